@@ -1,5 +1,55 @@
-"""Spend backward passes only on the samples worth them."""
+"""Spend backward passes only on the samples worth them.
+
+from sifting import Sifter
+
+sifter = Sifter(model, exit=1, score="loss", keep=0.5)
+for batch in sifter(loader):            # the loader yields twice the batch you train on
+    loss = model(**batch).loss          # the kept half
+    loss.backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from sifting._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from sifting.additive import AdditiveExit
+    from sifting.exits import Exit
+    from sifting.meter import SiftingWarning, Stats
+    from sifting.sifter import Selection, Sifter
+    from sifting.tuned import TunedExit
+
+__all__ = [
+    "AdditiveExit",
+    "Exit",
+    "Selection",
+    "Sifter",
+    "SiftingWarning",
+    "Stats",
+    "TunedExit",
+    "__version__",
+]
+
+_HOME = {
+    "AdditiveExit": "additive",
+    "Exit": "exits",
+    "Selection": "sifter",
+    "Sifter": "sifter",
+    "SiftingWarning": "meter",
+    "Stats": "meter",
+    "TunedExit": "tuned",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch only when something that needs it is asked for: `sifting.theory` does not."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'sifting' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"sifting.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

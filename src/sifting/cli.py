@@ -11,7 +11,11 @@ from sifting._version import __version__
 
 # name -> (module whose `main(argv) -> int` does the job, one line for --help, extra it needs)
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "demo": ("sifting.demo", "train a small real task with and without sifting, and compare", "recipes"),
+    "demo": (
+        "sifting.demo",
+        "train a small real task with and without sifting, and compare",
+        "recipes",
+    ),
     "theory": ("sifting.theory.cli", "the paper's bounds as tables and plots", "theory"),
 }
 

@@ -1,0 +1,183 @@
+"""Batches of any shape: how many samples one holds, and taking some of them.
+
+A batch is a tree: tensors and arrays at the leaves, in dicts, tuples, lists, named tuples,
+dataclasses or mapping classes such as `BatchEncoding`. What is per-sample follows the
+selection; everything else is carried along untouched.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+def batch_size(batch: Any) -> int:
+    """Number of samples in a batch: the leading size that most of its tensors share.
+
+    >>> batch_size({"input_ids": torch.zeros(4, 7), "labels": torch.zeros(4)})
+    4
+
+    A tie goes to the size seen first. A batch without tensors is measured by its lists.
+    """
+    sizes = [int(leaf.shape[0]) for leaf in _leaves(batch) if _is_array(leaf) and leaf.ndim > 0]
+    if not sizes:
+        sizes = [len(node) for node in _plain_lists(batch)]
+    if not sizes:
+        raise ValueError(
+            f"cannot tell how many samples a {type(batch).__name__} holds: it has no tensor with a "
+            "leading batch dimension and no list. Yield tensors, or a dict, tuple or dataclass of them."
+        )
+    return Counter(sizes).most_common(1)[0][0]
+
+
+def take(batch: T, indices_K: Tensor, *, size: int | None = None) -> T:
+    """The same batch with only the samples at `indices_K`, type and keys unchanged.
+
+    >>> take((torch.arange(4), ["a", "b", "c", "d"], "train"), torch.tensor([1, 3]))
+    (tensor([1, 3]), ['b', 'd'], 'train')
+
+    Args:
+        batch: any batch; it is not modified.
+        indices_K: which samples, in the order wanted.
+        size: the batch's size, where the caller knows it already.
+    """
+    return _take(batch, indices_K, batch_size(batch) if size is None else size)  # type: ignore[no-any-return]
+
+
+def split(batch: T, count: int) -> list[T]:
+    """Cut a batch into consecutive pieces of `count` samples; the last may be smaller.
+
+    >>> split(torch.arange(5), 2)
+    [tensor([0, 1]), tensor([2, 3]), tensor([4])]
+
+    A batch that fits in one piece is returned as it is, the same object.
+    """
+    if count < 1:
+        raise ValueError(f"count={count}: a piece must hold at least 1 sample")
+    size = batch_size(batch)
+    if size <= count:
+        return [batch]
+    return [
+        take(batch, torch.arange(start, min(start + count, size)), size=size)
+        for start in range(0, size, count)
+    ]
+
+
+def to_device(batch: T, device: torch.device) -> T:
+    """The batch with its tensors on `device`; itself where they are there already."""
+    if all(leaf.device == device for leaf in _leaves(batch) if isinstance(leaf, Tensor)):
+        return batch
+    return _map_tensors(batch, device)  # type: ignore[no-any-return]
+
+
+def _is_array(node: Any) -> bool:
+    return isinstance(node, Tensor) or type(node).__module__ == "numpy" and hasattr(node, "shape")
+
+
+def _is_dataclass(node: Any) -> bool:
+    return dataclasses.is_dataclass(node) and not isinstance(node, type | Mapping)
+
+
+def _children(node: Any) -> list[Any] | None:
+    """The members of a container, or None for a leaf."""
+    if isinstance(node, Mapping):
+        return list(node.values())
+    if _is_dataclass(node):
+        return [getattr(node, field.name) for field in dataclasses.fields(node)]
+    if isinstance(node, list | tuple):
+        return list(node)
+    return None
+
+
+def _leaves(node: Any) -> Iterator[Any]:
+    children = _children(node)
+    if children is None:
+        yield node
+    else:
+        for child in children:
+            yield from _leaves(child)
+
+
+def _plain_lists(node: Any) -> Iterator[Sequence[Any]]:
+    children = _children(node)
+    if children is None:
+        return
+    if isinstance(node, list) and not any(_children(child) for child in children):
+        yield node
+        return
+    for child in children:
+        yield from _plain_lists(child)
+
+
+def _holds_batched(node: Any, size: int) -> bool:
+    """Whether any array below `node` has the batch's leading size: then `node` is structure."""
+    return any(
+        _is_array(leaf) and leaf.ndim > 0 and leaf.shape[0] == size for leaf in _leaves(node)
+    )
+
+
+def _take(node: Any, indices_K: Tensor, size: int) -> Any:
+    if isinstance(node, Tensor):
+        if node.ndim == 0 or node.shape[0] != size:
+            return node
+        return node.index_select(0, indices_K.to(node.device)) if not node.is_nested else node
+    if _is_array(node):
+        return node[indices_K.cpu().numpy()] if node.ndim and node.shape[0] == size else node
+    if isinstance(node, list | tuple) and len(node) == size and not _holds_batched(node, size):
+        # one entry a sample: strings, ids, or tensors of differing sizes
+        chosen = [node[i] for i in indices_K.tolist()]
+        return chosen if isinstance(node, list) else tuple(chosen)
+    return _rebuild(
+        node, lambda child: _take(child, indices_K, size), indices_K=indices_K, size=size
+    )
+
+
+def _map_tensors(node: Any, device: torch.device) -> Any:
+    if isinstance(node, Tensor):
+        return node.to(device, non_blocking=True)
+    return _rebuild(node, lambda child: _map_tensors(child, device))
+
+
+def _rebuild(node: Any, change: Any, *, indices_K: Tensor | None = None, size: int = 0) -> Any:
+    """A container of the same type with every member passed through `change`."""
+    if isinstance(node, Mapping):
+        return _rebuild_mapping(node, change, indices_K, size)
+    if _is_dataclass(node):
+        clone = copy.copy(node)
+        for field in dataclasses.fields(node):
+            # past frozen=True, and without running __post_init__ on a part of the batch
+            object.__setattr__(clone, field.name, change(getattr(node, field.name)))
+        return clone
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        return type(node)(*(change(child) for child in node))
+    if isinstance(node, list | tuple):
+        return type(node)([change(child) for child in node])
+    return node
+
+
+def _rebuild_mapping(
+    node: Mapping[Any, Any], change: Any, indices_K: Tensor | None, size: int
+) -> Any:
+    changed = {key: change(value) for key, value in node.items()}
+    if type(node) is dict:
+        return changed
+    clone: Any = copy.copy(node)
+    if hasattr(clone, "data") and isinstance(clone.data, dict):  # UserDict, BatchEncoding
+        clone.data = changed
+        encodings = getattr(node, "_encodings", None)
+        if indices_K is not None and encodings is not None and len(encodings) == size:
+            clone._encodings = [encodings[i] for i in indices_K.tolist()]
+        return clone
+    if isinstance(clone, MutableMapping):
+        for key, value in changed.items():
+            clone[key] = value
+        return clone
+    return type(node)(changed)  # type: ignore[call-arg]

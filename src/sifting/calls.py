@@ -1,0 +1,130 @@
+"""Calling a model on a batch: which part of the batch is input, which is labels, what comes out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+Forward = Callable[[nn.Module, Any], Any]
+GetLabels = Callable[[Any], Any]
+
+_LABEL_WORDS = ("label", "target", "start_positions", "end_positions")
+
+
+@dataclass(frozen=True)
+class Call:
+    """How batches go through the model.
+
+    Args:
+        forward: `forward(model, batch) -> logits`, for models that are called in their own way.
+        labels: `labels(batch) -> labels`, for batches that keep them in their own place.
+    """
+
+    forward: Forward | None = None
+    labels: GetLabels | None = None
+
+    def labels_of(self, batch: Any) -> dict[str, Tensor]:
+        """The labels by name; empty where the batch has none."""
+        if self.labels is not None:
+            return _named(self.labels(batch))
+        if isinstance(batch, Mapping):
+            return {
+                key: value
+                for key, value in batch.items()
+                if isinstance(value, Tensor) and any(word in str(key) for word in _LABEL_WORDS)
+            }
+        if isinstance(batch, list | tuple) and len(batch) == 2:
+            return _named(batch[1])
+        return {}
+
+    def run(self, model: nn.Module, batch: Any, *, with_labels: bool = False) -> Any:
+        """The model's output on a batch; with its labels only where the loss is wanted."""
+        if self.forward is not None:
+            return self.forward(model, batch)
+        if isinstance(batch, Mapping):
+            kwargs: dict[str, Any] = dict(batch)
+            if not with_labels:
+                kwargs = {k: v for k, v in kwargs.items() if k not in self.labels_of(batch)}
+            return model(**kwargs, **_no_cache(model, kwargs))
+        inputs = batch
+        if isinstance(batch, list | tuple):
+            if len(batch) != 2:
+                raise ValueError(
+                    f"a batch of {len(batch)} members is not a pair (inputs, labels): pass "
+                    "forward=lambda model, batch: … that returns the logits, and labels=lambda batch: …"
+                )
+            inputs = batch[0]
+        elif not isinstance(batch, Tensor):
+            raise ValueError(
+                f"cannot tell how a model is called on a {type(batch).__name__}: pass "
+                "forward=lambda model, batch: … that returns the logits, and labels=lambda batch: …"
+            )
+        if isinstance(inputs, Mapping):
+            return model(**inputs, **_no_cache(model, inputs))
+        if isinstance(inputs, list | tuple):
+            return model(*inputs)
+        return model(inputs)
+
+
+def logits_of(output: Any) -> dict[str, Tensor]:
+    """The tensors of a model's output that can be logits, by name.
+
+    >>> import torch
+    >>> list(logits_of({"loss": torch.tensor(1.0), "prediction_logits": torch.zeros(2, 3)}))
+    ['prediction_logits']
+    """
+    if isinstance(output, Tensor):
+        return {"logits": output} if output.ndim > 0 else {}
+    if isinstance(output, Mapping):
+        named = {k: v for k, v in output.items() if isinstance(v, Tensor) and v.ndim > 0}
+        return {k: v for k, v in named.items() if "logits" in str(k)} or {
+            k: v for k, v in named.items() if k != "loss"
+        }
+    if isinstance(output, list | tuple):
+        for member in output:
+            if isinstance(member, Tensor) and member.ndim > 0:
+                return {"logits": member}
+        return {}
+    logits = getattr(output, "logits", None)
+    return {"logits": logits} if isinstance(logits, Tensor) else {}
+
+
+def loss_of(output: Any) -> Tensor | None:
+    """The reduced loss in a model's output, where there is one."""
+    if isinstance(output, Tensor):
+        return output if output.numel() == 1 and output.ndim == 0 else None
+    if isinstance(output, Mapping):
+        loss = output.get("loss")
+    elif isinstance(output, list | tuple):
+        loss = output[0] if output else None
+    else:
+        loss = getattr(output, "loss", None)
+    return loss if isinstance(loss, Tensor) and loss.numel() == 1 else None
+
+
+def _named(labels: Any) -> dict[str, Tensor]:
+    if isinstance(labels, Mapping):
+        return {str(key): value for key, value in labels.items() if isinstance(value, Tensor)}
+    if isinstance(labels, Tensor):
+        return {"labels": labels}
+    if labels is None:
+        return {}
+    raise TypeError(f"labels must be a tensor or a dict of tensors, got {type(labels).__name__}")
+
+
+def _no_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Decoders keep keys and values for generation unless told not to: memory for nothing."""
+    if "use_cache" in kwargs or not _takes_cache(model):
+        return {}
+    return {"use_cache": False}
+
+
+def _takes_cache(model: nn.Module) -> bool:
+    try:
+        return "use_cache" in inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):
+        return False

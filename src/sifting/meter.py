@@ -1,0 +1,249 @@
+"""What sifting costs, what it keeps, and how well it chooses.
+
+Shapes: B candidates, K kept.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+WINDOW = 10  # audits that the figures of selection quality are averaged over
+FEWEST = 3  # audits before anything is concluded from them
+
+
+class SiftingWarning(UserWarning):
+    """Selection is doing harm, or cannot be trusted; the message says what to try."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How good one choice was, by the exact losses of its candidates.
+
+    Attributes:
+        recall: share of the K highest exact losses that were kept; about K/B at random.
+        rank_correlation: Spearman's, between scores and exact losses.
+        rho_approx: mean exact loss of the kept over that of the candidates. The speed-up in
+            steps is at most this; below 1 the choice was worse than a random one.
+    """
+
+    recall: float
+    rank_correlation: float
+    rho_approx: float
+
+
+def quality(scores_B: Tensor, exact_B: Tensor, indices_K: Tensor) -> Quality:
+    """Judge a choice by the exact losses.
+
+    >>> quality(torch.tensor([1., 2., 3., 4.]), torch.tensor([1., 2., 3., 4.]), torch.tensor([2, 3]))
+    Quality(recall=1.0, rank_correlation=1.0, rho_approx=1.4)
+    """
+    exact_B = exact_B.double().cpu()
+    kept_K = indices_K.cpu()
+    best_K = exact_B.argsort(descending=True, stable=True)[: len(kept_K)]
+    mean = float(exact_B.mean())
+    return Quality(
+        recall=float(torch.isin(best_K, kept_K).double().mean()),
+        rank_correlation=rank_correlation(scores_B.double().cpu(), exact_B),
+        rho_approx=float(exact_B[kept_K].mean()) / mean if mean > 0 else 1.0,
+    )
+
+
+def rank_correlation(a_B: Tensor, b_B: Tensor) -> float:
+    """Spearman's rank correlation, ties sharing their mean rank; 0 where one side is constant.
+
+    >>> rank_correlation(torch.tensor([1.0, 5.0, 9.0]), torch.tensor([3.0, 2.0, 1.0]))
+    -1.0
+    """
+    ranks = torch.stack([_mean_ranks(a_B), _mean_ranks(b_B)])
+    centred = ranks - ranks.mean(dim=1, keepdim=True)
+    norm = centred.norm(dim=1).prod()
+    return round(float((centred[0] * centred[1]).sum() / norm), 12) if norm > 0 else 0.0
+
+
+def _mean_ranks(values_B: Tensor) -> Tensor:
+    _, inverse_B, counts_U = values_B.unique(return_inverse=True, return_counts=True)
+    last_U = counts_U.cumsum(0).double()
+    return (last_U - (counts_U - 1) / 2)[inverse_B]
+
+
+@dataclass(frozen=True)
+class Stats(Mapping[str, Any]):
+    """A summary of sifting so far; prints as a short report, and reads like a dict.
+
+    Attributes:
+        steps: training batches handed out.
+        selections: candidate batches that were scored.
+        candidates_seen: samples drawn from the loader.
+        samples_trained: samples handed out for training.
+        seconds_scoring: time in scoring and choosing.
+        seconds_auditing: time in measuring the quality of the choice.
+        seconds_between: time in the user's own step, data loading aside.
+        seconds_loading: time waiting for the loader.
+        audits: candidate batches whose exact losses were computed.
+        recall, rank_correlation, rho_approx: see `Quality`; means over the last audits, None
+            before the first.
+        rho_explored: ρ_approx measured in the training step from the random picks (`explore`),
+            without any extra pass; None where there are none.
+        misclassified: share of the kept that the model gets wrong, None where it has no meaning.
+    """
+
+    steps: int
+    selections: int
+    candidates_seen: int
+    samples_trained: int
+    seconds_scoring: float
+    seconds_auditing: float
+    seconds_between: float
+    seconds_loading: float
+    audits: int
+    recall: float | None
+    rank_correlation: float | None
+    rho_approx: float | None
+    rho_explored: float | None
+    misclassified: float | None
+
+    @property
+    def scoring_share(self) -> float:
+        """Scoring time as a share of scoring and the user's step together."""
+        total = self.seconds_scoring + self.seconds_between
+        return self.seconds_scoring / total if total > 0 else 0.0
+
+    def __getitem__(self, name: str) -> Any:
+        return asdict(self)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(field.name for field in fields(self))
+
+    def __len__(self) -> int:
+        return len(fields(self))
+
+    def __str__(self) -> str:
+        kept = self.samples_trained / self.candidates_seen if self.candidates_seen else 0.0
+        lines = [
+            f"{self.steps} steps: trained {self.samples_trained} of {self.candidates_seen} candidates "
+            f"({kept:.0%}); {self.selections} batches were sifted",
+            f"scoring took {self.seconds_scoring:.2f} s beside {self.seconds_between:.2f} s of training "
+            f"({self.scoring_share:.1%}), auditing {self.seconds_auditing:.2f} s",
+        ]
+        if self.rho_approx is not None:
+            lines.append(
+                f"choice, over the last {min(self.audits, WINDOW)} of {self.audits} audits: "
+                f"rho_approx {self.rho_approx:.2f} (random: 1.00), recall {self.recall:.2f}, "
+                f"rank correlation {self.rank_correlation:.2f}"
+            )
+        elif self.selections:
+            lines.append("choice: not audited yet")
+        if self.rho_explored is not None:
+            lines.append(f"rho_approx from the random picks in training: {self.rho_explored:.2f}")
+        if self.misclassified is not None:
+            lines.append(f"misclassified among the kept: {self.misclassified:.0%}")
+        return "\n".join(lines)
+
+
+class Meter:
+    """Counts, times and judges; all of it survives a `state_dict` round trip."""
+
+    COUNTS = ("steps", "selections", "candidates_seen", "samples_trained", "audits")
+    CLOCKS = ("scoring", "auditing", "between", "loading")
+
+    def __init__(self) -> None:
+        self.counts = dict.fromkeys(self.COUNTS, 0)
+        self.seconds = dict.fromkeys(self.CLOCKS, 0.0)
+        self.recent: deque[list[float]] = deque(maxlen=WINDOW)  # recall, correlation, ρ, wrong
+        self.explored = [0.0, 0.0]  # running sums: mean loss of the kept, of the candidates
+        self.warned: set[str] = set()
+        self._events: list[tuple[str, Any, Any]] = []
+
+    @contextmanager
+    def time(self, clock: str, device: torch.device) -> Iterator[None]:
+        """Charge what runs inside to a clock, on the device's own time where it has one."""
+        if device.type == "cuda":
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            try:
+                yield
+            finally:
+                end.record()
+                self._events.append((clock, start, end))
+                self._collect(wait=False)
+            return
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[clock] += time.perf_counter() - begin
+
+    def _collect(self, *, wait: bool) -> None:
+        """Read finished CUDA events; reading one that has not finished would stall the queue."""
+        while self._events and (wait or self._events[0][2].query()):
+            clock, start, end = self._events.pop(0)
+            end.synchronize()
+            self.seconds[clock] += start.elapsed_time(end) / 1e3
+
+    def audit(self, found: Quality, wrong: float | None) -> None:
+        """Add the quality of one choice."""
+        self.counts["audits"] += 1
+        values = [found.recall, found.rank_correlation, found.rho_approx]
+        self.recent.append([*values, math.nan if wrong is None else wrong])
+
+    def observe(self, kept: float, candidates: float) -> None:
+        """Add mean exact losses met in training: of the kept, and estimated of the candidates."""
+        self.explored = [0.98 * self.explored[0] + kept, 0.98 * self.explored[1] + candidates]
+
+    def stats(self) -> Stats:
+        """The summary so far."""
+        self._collect(wait=True)
+        means: list[float | None] = [None] * 4
+        if self.recent:
+            means = [sum(column) / len(column) for column in zip(*self.recent, strict=True)]
+        recall, correlation, rho, wrong = means
+        return Stats(
+            **self.counts,
+            **{f"seconds_{clock}": self.seconds[clock] for clock in self.CLOCKS},
+            recall=recall,
+            rank_correlation=correlation,
+            rho_approx=rho,
+            rho_explored=self.explored[0] / self.explored[1] if self.explored[1] > 0 else None,
+            misclassified=None if wrong is None or math.isnan(wrong) else wrong,
+        )
+
+    def worse_than_random(self) -> bool:
+        """Whether the last audits put ρ_approx below 1, beyond their own noise."""
+        values = [row[2] for row in self.recent]
+        if len(values) < FEWEST:
+            return False
+        mean = sum(values) / len(values)
+        spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
+        return mean + 3 * spread / math.sqrt(len(values)) < 1
+
+    def mostly_wrong(self) -> bool:
+        """Whether most of the kept samples were misclassified over the last audits."""
+        values = [row[3] for row in self.recent if not math.isnan(row[3])]
+        return len(values) >= FEWEST and sum(values) / len(values) > 0.5
+
+    def state_dict(self) -> dict[str, Any]:
+        self._collect(wait=True)
+        return {
+            "counts": dict(self.counts),
+            "seconds": dict(self.seconds),
+            "recent": [list(row) for row in self.recent],
+            "explored": list(self.explored),
+            "warned": {name: 1 for name in sorted(self.warned)},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.counts = {name: int(state["counts"][name]) for name in self.COUNTS}
+        self.seconds = {name: float(state["seconds"][name]) for name in self.CLOCKS}
+        self.recent = deque(([float(v) for v in row] for row in state["recent"]), maxlen=WINDOW)
+        self.explored = [float(v) for v in state["explored"]]
+        self.warned = set(state["warned"])
+        self._events = []

@@ -1,0 +1,100 @@
+"""How much a sample is worth training on, from its logits: pure functions, one value a row.
+
+Shapes: N rows (samples, or labelled token positions), C classes, B samples of T positions.
+All scores are at least 0 and grow with how much there is to learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+RowScore = Callable[[Tensor, Tensor | None], Tensor]
+
+
+def loss(logits_NC: Tensor, labels_N: Tensor | None) -> Tensor:
+    """Cross-entropy of each row: the paper's loss-based criterion.
+
+    >>> loss(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
+    tensor([0.6931])
+
+    Labels may also be probabilities, one row of C each (soft labels, mixup).
+    """
+    assert labels_N is not None
+    return F.cross_entropy(logits_NC.float(), labels_N, reduction="none")
+
+
+def entropy(logits_NC: Tensor, labels_N: Tensor | None = None) -> Tensor:
+    """Entropy of each row's prediction, in nats: the paper's entropy-based criterion.
+
+    >>> entropy(torch.tensor([[0.0, 0.0], [50.0, 0.0]]))
+    tensor([0.6931, 0.0000])
+
+    One log-sum-exp, then one product: H = lse(z) − Σ softmax(z)·z.
+    """
+    z_NC = logits_NC.float()
+    z_NC = z_NC - z_NC.amax(dim=-1, keepdim=True)
+    p_NC = z_NC.exp()
+    total_N = p_NC.sum(dim=-1)
+    # a probability of 0 with a logit of −inf must count 0, not NaN
+    return (total_N.log() - torch.linalg.vecdot(p_NC, z_NC.clamp_min(-1e30)) / total_N).clamp_min(0)
+
+
+def margin(logits_NC: Tensor, labels_N: Tensor | None = None) -> Tensor:
+    """One minus the gap between the two most probable classes: 1 is undecided, 0 is sure.
+
+    >>> margin(torch.tensor([[0.0, 0.0, -99.0], [50.0, 0.0, 0.0]]))
+    tensor([1., 0.])
+    """
+    z_NC = logits_NC.float()
+    if z_NC.shape[-1] < 2:
+        raise ValueError(
+            f"score='margin' needs at least 2 classes; the logits have {z_NC.shape[-1]}"
+        )
+    top_N2 = z_NC.topk(2, dim=-1).values
+    p_N2 = (top_N2 - z_NC.logsumexp(dim=-1, keepdim=True)).exp()
+    return (1 - (p_N2[:, 0] - p_N2[:, 1])).clamp(0, 1)
+
+
+def grad_norm(logits_NC: Tensor, labels_N: Tensor | None) -> Tensor:
+    """Norm of the loss's gradient at the logits, ‖softmax(z) − onehot(y)‖₂.
+
+    >>> grad_norm(torch.tensor([[0.0, 0.0]]), torch.tensor([1]))
+    tensor([0.7071])
+
+    Up to a factor common to all samples it bounds the norm of the whole gradient
+    (Katharopoulos and Fleuret, 2018).
+    """
+    assert labels_N is not None
+    p_NC = logits_NC.float().softmax(dim=-1)
+    if labels_N.is_floating_point():
+        return torch.linalg.vector_norm(p_NC - labels_N, dim=-1)
+    p_label_N = p_NC.gather(-1, labels_N.unsqueeze(-1)).squeeze(-1)
+    return (torch.linalg.vecdot(p_NC, p_NC) - 2 * p_label_N + 1).clamp_min(0).sqrt()
+
+
+BY_NAME: dict[str, RowScore] = {
+    "loss": loss,
+    "entropy": entropy,
+    "margin": margin,
+    "grad_norm": grad_norm,
+}
+NEEDS_LABELS = frozenset({"loss", "grad_norm"})
+
+
+def mean_where(scores_N: Tensor, mask_BT: Tensor) -> Tensor:
+    """Mean of each sample's row scores; a sample without rows scores 0, the lowest there is.
+
+    >>> mean_where(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([[1, 1], [0, 0], [0, 1]]).bool())
+    tensor([2., 0., 5.])
+
+    Args:
+        scores_N: one score for each true entry of the mask, in row-major order.
+        mask_BT: which positions of which sample were scored.
+    """
+    # a dense sum instead of index_add_, whose order of addition varies on CUDA
+    scores_BT = scores_N.new_zeros(mask_BT.shape).masked_scatter_(mask_BT, scores_N)
+    return scores_BT.sum(dim=1) / mask_BT.sum(dim=1).clamp_min(1)

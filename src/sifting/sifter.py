@@ -1,0 +1,380 @@
+"""The `Sifter`: scores candidates at an exit, chooses among them, and watches how well it does.
+
+loader ─ candidates ─▶ exit (truncated forward) ─▶ scores ─▶ selection ─▶ the user's step
+                                                                 │
+                                 meter ◀── audits (exact losses) ┘
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from sifting import batch as batches
+from sifting import scores
+from sifting.audit import Auditor, explored_means
+from sifting.calls import Call, Forward, GetLabels
+from sifting.exits import BlockExit, Exit, Plan
+from sifting.loader import SiftedLoader
+from sifting.meter import Meter, Stats
+from sifting.objective import PerSampleLoss, Score
+from sifting.quiet import quiet
+from sifting.schedules import Schedule
+from sifting.selection import Policy, Rule
+from sifting.tuned import TunedExit
+
+EXPLORE = 0.25  # default share of random picks with a tuned exit
+VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
+DTYPES = (None, torch.bfloat16, torch.float16)  # of autocast, by their number in the state
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen from one batch of candidates.
+
+    Attributes:
+        indices: the kept candidates, ascending.
+        weights: what to multiply each kept loss by; all ones unless policy="proportional".
+        scores: the score of every candidate.
+        batch: the kept samples, of the same type and with the same keys as the candidates.
+        explored: which of the kept were random picks.
+    """
+
+    indices: Tensor
+    weights: Tensor
+    scores: Tensor
+    batch: Any
+    explored: Tensor
+
+
+class Sifter:
+    """Hands a training loop only the samples of each batch that are worth a backward pass.
+
+    >>> data = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(3)]
+    >>> model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
+    >>> sifter = Sifter(model, exit=1, score="loss", keep=0.5)
+    >>> [len(labels) for _, labels in sifter(data)]
+    [4, 4, 4]
+
+    The paper's setting is `exit=1, score="loss"` (or "entropy"), `keep=0.5`. The defaults are
+    what has held up best in our measurements: entropy at a tuned exit, a quarter of the kept
+    samples picked at random.
+
+    Args:
+        model: the model that is trained, as it is: plain, compiled or wrapped for DDP.
+        exit: block number from 1, "last" (the whole model, exact), a block's dotted path,
+            "tuned", a `TunedExit` or an `AdditiveExit`.
+        score: "loss", "entropy", "margin", "grad_norm", or a function `(logits, labels) -> scores`.
+        keep: share of the candidates to train on, in (0, 1], or a function of the step.
+        policy: "top", "random", "percentile" or "proportional"; see `selection.choose`.
+        beta: exponent of "percentile".
+        trim: share of the candidates with the most extreme scores, as suspected label noise,
+            that is never kept.
+        explore: share of the kept that is drawn at random from the rest. By default 0.25 with
+            a tuned exit and 0, the paper's rule, with any other.
+        warmup_steps: training steps before the first selection; until then candidates are all
+            trained, in batches of the kept size.
+        stop_step: step from which nothing is selected any more.
+        every: of each `every` candidate batches, the first is sifted.
+        loss_fn: per-sample loss `(logits, labels)`, where cross-entropy is not what is trained.
+        forward: `forward(model, batch) -> logits`, where the model is called in its own way.
+        labels: `labels(batch) -> labels`, where the batch keeps them in its own place.
+        stack: dotted path of the list of blocks, where it cannot be told.
+        score_batch_size: candidates scored at a time; all at once by default.
+        nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
+        audit_every: selections between two audits of the choice against exact losses; 0 for
+            none. By default as many as make audits cost 1 % of training.
+        audit_log: a file to which each audit's scores and exact losses are appended, as JSON
+            lines, for the estimators of `sifting.theory`.
+        seed: of the sifter's own random stream.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        exit: int | str | Exit = "tuned",
+        score: Score = "entropy",
+        keep: float | Callable[[int], float] = 0.5,
+        policy: Policy = "top",
+        beta: float = 1.0,
+        trim: float = 0.0,
+        explore: float | None = None,
+        warmup_steps: int = 0,
+        stop_step: int | None = None,
+        every: int = 1,
+        loss_fn: Callable[..., Tensor] | None = None,
+        forward: Forward | None = None,
+        labels: GetLabels | None = None,
+        stack: str | None = None,
+        score_batch_size: int | None = None,
+        nonfinite: Literal["raise", "drop"] = "raise",
+        audit_every: int | None = None,
+        audit_log: str | Path | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+        if not callable(score) and score not in scores.BY_NAME:
+            raise ValueError(
+                f"score={score!r} is unknown: choose one of {', '.join(scores.BY_NAME)}, or pass a "
+                "function (logits, labels) -> scores"
+            )
+        if nonfinite not in ("raise", "drop"):
+            raise ValueError(f"nonfinite={nonfinite!r}: choose 'raise' or 'drop'")
+        if score_batch_size is not None and score_batch_size < 1:
+            raise ValueError(
+                f"score_batch_size={score_batch_size}: give at least 1, or None for all"
+            )
+        self.model = model
+        self.schedule = Schedule(keep, warmup_steps, stop_step, every)
+        self.exit = make_exit(exit)
+        if explore is None:
+            explore = EXPLORE if isinstance(self.exit, TunedExit) else 0.0
+        self.rule = Rule(policy, beta, trim, explore)
+        if not callable(keep) and trim + keep > 1:
+            raise ValueError(
+                f"trim={trim} and keep={keep} add up to more than all candidates: lower one of them"
+            )
+        self.scored_by = score
+        self.score_batch_size, self.nonfinite = score_batch_size, nonfinite
+        self.meter = Meter()
+        self.auditor = Auditor(
+            self.meter,
+            every=audit_every,
+            log=audit_log,
+            by_loss=score == "loss",
+            silent=policy == "random",
+        )
+        self.generator = torch.Generator().manual_seed(seed)
+        self.last: Selection | None = None
+        self.scoring = False  # for users' own hooks: whether a forward is one of ours
+        self.batches_met = 0  # candidate batches since warm-up ended
+        self.position: dict[str, Any] | None = None  # in the loader, while one is iterated
+        self.resuming = False
+        self._inner = unwrap(model)
+        self._call = Call(forward, labels)
+        self._loss_fn = None if loss_fn is None else PerSampleLoss(loss_fn)
+        self._plan: Plan | None = None
+        self._exact = BlockExit("last")
+        self._autocast = 0
+        self.exit.bind(self._inner, stack)
+
+    def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
+        """Wrap a loader of candidates; iterating gives the batches to train on."""
+        return SiftedLoader(self, loader)
+
+    def __repr__(self) -> str:
+        return f"Sifter(exit={self.exit!r}, score={self.scored_by!r}, {self.schedule}, {self.rule})"
+
+    @property
+    def step(self) -> int:
+        """Training batches handed out so far."""
+        return self.meter.counts["steps"]
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights of the batch handed out last: `loss = (sifter.weights * losses).mean()`."""
+        if self.last is None:
+            raise RuntimeError("no batch was handed out yet, so there are no weights")
+        return self.last.weights
+
+    def score(self, batch: Any) -> Tensor:
+        """The score of every sample in a batch. Changes nothing, not even in the sifter."""
+        return self._score(batch, learn=False)
+
+    def select(self, batch: Any) -> Selection:
+        """Score a batch of candidates and choose among them, whatever the schedule says.
+
+        For loops that do not iterate over `sifter(loader)`. An exit that learns does so here.
+        """
+        size = batches.batch_size(batch)
+        if size < 2:
+            raise ValueError(
+                f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
+                "times the batch you train on"
+            )
+        device = self._device()
+        keep = self.schedule.keep_at(self.step)
+        with self.meter.time("scoring", device):
+            if self.rule.policy == "random":
+                scores_B = torch.zeros(size, device=device)
+            else:
+                scores_B = self._finite(self._score(batch, learn=True))
+            count = self.schedule.count(step=self.step, size=size)
+            choice = self.rule(scores_B, count, self.generator)
+            kept = batch if count == size else batches.take(batch, choice.indices_K, size=size)
+        self.last = Selection(choice.indices_K, choice.weights_K, scores_B, kept, choice.explored_K)
+        self.meter.counts["selections"] += 1
+        if self.auditor.due(keep):
+            with self.meter.time("auditing", device):
+                self._audit(batch, self.last)
+        return self.last
+
+    def stats(self) -> Stats:
+        """What sifting cost, what it kept and how well it chose."""
+        return self.meter.stats()
+
+    def observe(self, losses: Tensor) -> None:
+        """Report the exact losses of the samples selected last, as met in training.
+
+        With `explore` they measure ρ_approx for free. A loop over `sifter(loader)` need not call
+        this: the model's own training forward is read there.
+        """
+        if self.last is None or losses.shape != self.last.indices.shape:
+            return
+        means = explored_means(losses, self.last.explored, len(self.last.scores))
+        if means is not None:
+            self.meter.observe(*means)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on identically, as plain tensors and numbers."""
+        return {
+            "version": 1,
+            "generator": self.generator.get_state(),
+            "batches_met": self.batches_met,
+            "autocast": self._autocast,
+            "position": None if self.position is None else dict(self.position),
+            "meter": self.meter.state_dict(),
+            "exit": self.exit.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state_dict`, in the middle of an epoch too.
+
+        The next iteration goes on after the last batch handed out before the state was taken.
+        """
+        if state.get("version") != 1:
+            raise ValueError(
+                f"this sifter state has version {state.get('version')!r}; this release reads version 1"
+            )
+        self.generator.set_state(state["generator"].cpu())
+        self.batches_met = int(state["batches_met"])
+        self._autocast = int(state["autocast"])
+        self.position = None if state["position"] is None else dict(state["position"])
+        self.resuming = self.position is not None
+        self.meter.load_state_dict(state["meter"])
+        self.exit.load_state_dict(state["exit"])
+        self.last = None
+
+    def _device(self) -> torch.device:
+        for parameter in self._inner.parameters():
+            return parameter.device
+        return torch.device("cpu")
+
+    @contextmanager
+    def _scoring_pass(self) -> Iterator[None]:
+        self.scoring = True
+        try:
+            with quiet(self._inner), self._mirrored_autocast():
+                yield
+        finally:
+            self.scoring = False
+
+    def _mirrored_autocast(self) -> AbstractContextManager[Any]:
+        """The autocast of the user's training forward, which is open only in the loop's body."""
+        device, dtype = self._device().type, DTYPES[self._autocast]
+        if dtype is None or torch.is_autocast_enabled(device):
+            return nullcontext()
+        return torch.autocast(device, dtype=dtype)
+
+    def _score(self, batch: Any, *, learn: bool) -> Tensor:
+        pieces = self._pieces(batch)
+        with self._scoring_pass():
+            plan = self._planned(pieces[0])
+            plan.check_score(self.scored_by)
+            found = [
+                self.exit.score(plan, self._inner, piece, self.scored_by, learn) for piece in pieces
+            ]
+        return torch.cat(found).float()
+
+    def _pieces(self, batch: Any) -> list[Any]:
+        """The batch on the model's device, in pieces of the size it is scored in."""
+        moved = batches.to_device(batch, self._device())
+        return batches.split(moved, self.score_batch_size or batches.batch_size(moved))
+
+    def _planned(self, batch: Any) -> Plan:
+        if self._plan is None:
+            plan = Plan.resolve(self._call, self._inner, batch, self._loss_fn)
+            if self.rule.policy != "random":
+                plan.check_score(self.scored_by)
+                self.exit.prepare(plan, self._inner, batch)
+            self._plan = plan
+        return self._plan
+
+    def _finite(self, scores_B: Tensor) -> Tensor:
+        broken_B = ~scores_B.isfinite()
+        if not bool(broken_B.any()):
+            return scores_B
+        if self.nonfinite == "drop":
+            return scores_B.masked_fill(broken_B, -math.inf)
+        rows = broken_B.nonzero().squeeze(1).tolist()
+        shown = ", ".join(map(str, rows[:8])) + (", …" if len(rows) > 8 else "")
+        raise ValueError(
+            f"the scores of {len(rows)} of {len(scores_B)} candidates are not finite (rows {shown}): look "
+            "at these samples and at the model's weights; nonfinite='drop' ranks such samples last"
+        )
+
+    def _audit(self, batch: Any, selection: Selection) -> None:
+        pieces = self._pieces(batch)
+        with self._scoring_pass():
+            plan = self._planned(pieces[0])
+            if any(part.labels is None for part in plan.parts):
+                return  # without labels there is no exact loss
+            found = [self._exact.examine(plan, self._inner, piece) for piece in pieces]
+        wrong = [flags for _, flags in found if flags is not None]
+        self.auditor.judge(
+            step=self.step,
+            scores_B=selection.scores,
+            exact_B=torch.cat([losses for losses, _ in found]).float(),
+            wrong_B=torch.cat(wrong) if wrong else None,
+            indices_K=selection.indices,
+        )
+
+    def read_training_forward(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Forward hook on the model during the user's step: its autocast, and its exact losses."""
+        if torch.compiler.is_compiling() or self.scoring or not torch.is_grad_enabled():
+            return
+        device = self._device()
+        enabled = torch.is_autocast_enabled(device.type)
+        dtype = torch.get_autocast_dtype(device.type) if enabled else None
+        self._autocast = DTYPES.index(dtype) if dtype in DTYPES else 0
+        plan, selection = self._plan, self.last
+        if plan is None or selection is None or self.rule.explore == 0:
+            return
+        if plan.heads and self.meter.counts["selections"] % VOCABULARY_EVERY:
+            return
+        with torch.no_grad():
+            losses_K = plan.losses(output, batches.to_device(selection.batch, device))
+        if losses_K is not None:
+            self.observe(losses_K)
+
+
+def make_exit(exit: int | str | Exit) -> Exit:
+    """The exit that the argument `exit=` stands for."""
+    if isinstance(exit, Exit):
+        return exit
+    return TunedExit() if exit == "tuned" else BlockExit(exit)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DDP, DataParallel and `torch.compile`.
+
+    Scoring goes past them: DDP's forward prepares a backward that never comes, and a compiled
+    graph is for whole batches of the whole model.
+    """
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    while True:
+        if isinstance(model, wrappers):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
