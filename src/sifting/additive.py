@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from sifting.exits import Exit, Plan, custom_scores
@@ -18,6 +17,7 @@ NAME = "sift_exit"
 class AdditiveExit(Exit):
     """A second classifier on an intermediate representation, added to the model's output.
 
+    >>> import torch
     >>> from sifting import Sifter
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 16, 3),
     ...                       nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
@@ -27,8 +27,9 @@ class AdditiveExit(Exit):
     >>> sifter.score((torch.zeros(2, 3, 8, 8), torch.tensor([3, 4]))).shape
     torch.Size([2])
 
-    The classifier L_i is registered in the model as `sift_exit`, so that it is trained, moved and
-    saved with it: make the exit before the optimizer. `remove()` takes it out again.
+    The classifier L_i is registered as `sift_exit` of the model's last linear layer, so that it is
+    trained, moved and saved with the model: make the exit before the optimizer. `remove()` takes
+    it out again.
 
     Beware: only the sum is trained, so on data seen many times the final branch learns to cancel
     the exit's error, and the exit then picks worse than at random. `stats().rho_approx` shows it;
@@ -55,9 +56,10 @@ class AdditiveExit(Exit):
                 f"{type(model).__name__} has no stages that can be told: name the module with "
                 "AdditiveExit(model, 'path.to.module')"
             )
-        if NAME in model._modules:
+        present = [name for name, _ in model.named_modules() if name.split(".")[-1] == NAME]
+        if present:
             raise ValueError(
-                f"the model has an additive exit already, as {NAME!r}: remove() it first"
+                f"the model has an additive exit already, {present[0]!r}: remove() it first"
             )
         self.path = at
         self.model = model
@@ -68,7 +70,8 @@ class AdditiveExit(Exit):
         self.linear = nn.Linear(
             width, self.head.out_features, device=weight.device, dtype=weight.dtype
         )
-        model.add_module(NAME, self.linear)
+        # below a leaf: in the model itself, an nn.Sequential would run it as one more layer
+        self.head.add_module(NAME, self.linear)
         self._features: Tensor | None = None
         self._handles = [
             self.module.register_forward_hook(self._grab),
@@ -79,7 +82,7 @@ class AdditiveExit(Exit):
         """Take the exit out: the model is as it was before."""
         for handle in self._handles:
             handle.remove()
-        self.model._modules.pop(NAME, None)
+        self.head._modules.pop(NAME, None)
 
     def _grab(self, module: nn.Module, args: Any, output: Any) -> None:
         self._features = first_tensor(output)
@@ -107,7 +110,7 @@ class AdditiveExit(Exit):
                 "this AdditiveExit was made for another model: make it for the one you sift"
             )
 
-    def prepare(self, plan: Plan, model: nn.Module, batch: Any) -> None:
+    def prepare(self, plan: Plan) -> None:
         if len(plan.parts) != 1 or plan.heads:
             raise ValueError(
                 "an additive exit needs a model with one prediction a sample; this one has "

@@ -79,7 +79,7 @@ def to_device(batch: T, device: torch.device) -> T:
 
 
 def _is_array(node: Any) -> bool:
-    return isinstance(node, Tensor) or type(node).__module__ == "numpy" and hasattr(node, "shape")
+    return isinstance(node, Tensor) or (type(node).__module__ == "numpy" and hasattr(node, "shape"))
 
 
 def _is_dataclass(node: Any) -> bool:
@@ -118,7 +118,7 @@ def _plain_lists(node: Any) -> Iterator[Sequence[Any]]:
 
 
 def _holds_batched(node: Any, size: int) -> bool:
-    """Whether any array below `node` has the batch's leading size: then `node` is structure."""
+    """Whether some array below `node` has the batch's leading size."""
     return any(
         _is_array(leaf) and leaf.ndim > 0 and leaf.shape[0] == size for leaf in _leaves(node)
     )
@@ -131,7 +131,11 @@ def _take(node: Any, indices_K: Tensor, size: int) -> Any:
         return node.index_select(0, indices_K.to(node.device)) if not node.is_nested else node
     if _is_array(node):
         return node[indices_K.cpu().numpy()] if node.ndim and node.shape[0] == size else node
-    if isinstance(node, list | tuple) and len(node) == size and not _holds_batched(node, size):
+    if (
+        isinstance(node, list | tuple)
+        and len(node) == size
+        and not all(_holds_batched(child, size) for child in node)
+    ):
         # one entry a sample: strings, ids, or tensors of differing sizes
         chosen = [node[i] for i in indices_K.tolist()]
         return chosen if isinstance(node, list) else tuple(chosen)

@@ -41,13 +41,23 @@ class Call:
             return _named(batch[1])
         return {}
 
+    def needs_labels(self, model: nn.Module, batch: Any) -> bool:
+        """Whether the model's forward cannot be called without the labels."""
+        if self.forward is not None or not isinstance(batch, Mapping):
+            return False
+        parameters = _parameters(model)
+        return any(
+            name in parameters and parameters[name].default is inspect.Parameter.empty
+            for name in self.labels_of(batch)
+        )
+
     def run(self, model: nn.Module, batch: Any, *, with_labels: bool = False) -> Any:
         """The model's output on a batch; with its labels only where the loss is wanted."""
         if self.forward is not None:
             return self.forward(model, batch)
         if isinstance(batch, Mapping):
             kwargs: dict[str, Any] = dict(batch)
-            if not with_labels:
+            if not with_labels and not self.needs_labels(model, batch):
                 kwargs = {k: v for k, v in kwargs.items() if k not in self.labels_of(batch)}
             return model(**kwargs, **_no_cache(model, kwargs))
         inputs = batch
@@ -118,13 +128,13 @@ def _named(labels: Any) -> dict[str, Tensor]:
 
 def _no_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Decoders keep keys and values for generation unless told not to: memory for nothing."""
-    if "use_cache" in kwargs or not _takes_cache(model):
+    if "use_cache" in kwargs or "use_cache" not in _parameters(model):
         return {}
     return {"use_cache": False}
 
 
-def _takes_cache(model: nn.Module) -> bool:
+def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
     try:
-        return "use_cache" in inspect.signature(model.forward).parameters
+        return inspect.signature(model.forward).parameters
     except (TypeError, ValueError):
-        return False
+        return {}

@@ -65,7 +65,8 @@ class Plan:
         probe = batches.take(batch, torch.arange(min(PROBE_ROWS, size)), size=size)
         parts, logits = resolve(call, model, probe, loss_fn=loss_fn)
         heads: dict[str, Head] = {}
-        for part in parts:
+        # a model that must have labels works on its logits, so it must get real ones
+        for part in () if call.needs_labels(model, probe) else parts:
             if part.kind == "classes" and logits[part.logits].ndim == 3:
                 head = find_head(model, lambda: logits_of(call.run(model, probe)), part.logits)
                 if head is not None:
@@ -168,10 +169,15 @@ def _unpadded(rows: Rows, batch: Any) -> Rows:
 class Exit(ABC):
     """Scores candidates at some depth of a model."""
 
+    @abstractmethod
     def bind(self, model: nn.Module, stack: str | None) -> None:
-        """Check at construction that the model has this exit."""
+        """Check at construction that the model has this exit.
 
-    def prepare(self, plan: Plan, model: nn.Module, batch: Any) -> None:
+        Args:
+            stack: path of the stack, where the user named it.
+        """
+
+    def prepare(self, plan: Plan) -> None:  # noqa: B027 - most exits fit any objective
         """Check, on the first batch, that this exit fits the model's objective."""
 
     @abstractmethod
@@ -188,6 +194,11 @@ class Exit(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` gave."""
+        if state:
+            raise ValueError(
+                f"the state holds weights of a learned exit ({', '.join(state)}), but this sifter's exit "
+                f"is a {type(self).__name__}: make the sifter with the exit the state was saved with"
+            )
 
 
 class BlockExit(Exit):

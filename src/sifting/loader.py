@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
@@ -74,15 +75,17 @@ class SiftedLoader:
         self._length = self._count() if isinstance(self.loader, Sized) else None
         skip = sifter.position if sifter.resuming else None
         sifter.resuming = False
-        with _order(self.loader, skip) as (source, started):
-            done_batches = int(skip["batches"]) if skip else 0
-            done_pieces = int(skip["pieces"]) if skip else 0
-            sifter.position = {**started, "batches": done_batches, "pieces": done_pieces}
-        index = done_batches
+        source, position = _order(self.loader, skip)
+        index = int(skip["batches"]) if skip else 0
+        done_pieces = int(skip["pieces"]) if skip else 0
+        position.update(batches=index, pieces=done_pieces)
+        sifter.position = position
         meter = sifter.meter
         try:
             while True:
                 begin = time.perf_counter()
+                if not done_pieces:
+                    position["fetch"] = torch.get_rng_state()
                 try:
                     candidates = next(source)
                 except StopIteration:
@@ -90,7 +93,7 @@ class SiftedLoader:
                 finally:
                     meter.seconds["loading"] += time.perf_counter() - begin
                 for place, piece in self._pieces(candidates, done_pieces):
-                    sifter.position.update(batches=index + (place == 0), pieces=place)
+                    position.update(batches=index + (place == 0), pieces=place)
                     meter.counts["steps"] += 1
                     meter.counts["samples_trained"] += batches.batch_size(piece)
                     with self._hooked():
@@ -133,10 +136,9 @@ class SiftedLoader:
             handle.remove()
 
 
-@contextmanager
 def _order(
     loader: Iterable[Any], skip: dict[str, Any] | None
-) -> Iterator[tuple[Iterator[Any], dict[str, Any]]]:
+) -> tuple[Iterator[Any], dict[str, Any]]:
     """An iterator over the loader, moved on to where it was left, and the state it started from.
 
     A shuffling loader draws its order from its generator, or else from torch's global stream,
@@ -151,8 +153,7 @@ def _order(
     if skip is None:
         started: dict[str, Any] = {"global": torch.get_rng_state()}
         started.update({name: g.get_state() for name, g in generators.items()})
-        yield iter(loader), started
-        return
+        return iter(loader), started
     here = torch.get_rng_state()
     torch.set_rng_state(skip["global"].cpu())
     for name, generator in generators.items():
@@ -165,5 +166,10 @@ def _order(
                 f"cannot resume: the loader ended after {passed} batches, but {skip['batches']} had been "
                 "used; give the loader that the state was saved with"
             )
+    if skip["pieces"]:
+        # a batch left half-trained is fetched again just as it was the first time
+        if skip["batches"]:
+            torch.set_rng_state(skip["fetch"].cpu())
+        source = itertools.chain([next(source)], source)
     torch.set_rng_state(here)
-    yield source, {name: skip[name] for name in skip if name not in ("batches", "pieces")}
+    return source, {name: skip[name] for name in skip if name not in ("batches", "pieces")}

@@ -70,7 +70,10 @@ def rank_correlation(a_B: Tensor, b_B: Tensor) -> float:
 
 
 def _mean_ranks(values_B: Tensor) -> Tensor:
-    _, inverse_B, counts_U = values_B.unique(return_inverse=True, return_counts=True)
+    found: tuple[Tensor, Tensor, Tensor] = torch.unique(
+        values_B, return_inverse=True, return_counts=True
+    )
+    _, inverse_B, counts_U = found
     last_U = counts_U.cumsum(0).double()
     return (last_U - (counts_U - 1) / 2)[inverse_B]
 
@@ -167,7 +170,7 @@ class Meter:
     def time(self, clock: str, device: torch.device) -> Iterator[None]:
         """Charge what runs inside to a clock, on the device's own time where it has one."""
         if device.type == "cuda":
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start, end = (torch.Event(device, enable_timing=True) for _ in range(2))
             start.record()
             try:
                 yield
@@ -206,9 +209,17 @@ class Meter:
         if self.recent:
             means = [sum(column) / len(column) for column in zip(*self.recent, strict=True)]
         recall, correlation, rho, wrong = means
+        counts, seconds = self.counts, self.seconds
         return Stats(
-            **self.counts,
-            **{f"seconds_{clock}": self.seconds[clock] for clock in self.CLOCKS},
+            steps=counts["steps"],
+            selections=counts["selections"],
+            candidates_seen=counts["candidates_seen"],
+            samples_trained=counts["samples_trained"],
+            seconds_scoring=seconds["scoring"],
+            seconds_auditing=seconds["auditing"],
+            seconds_between=seconds["between"],
+            seconds_loading=seconds["loading"],
+            audits=counts["audits"],
             recall=recall,
             rank_correlation=correlation,
             rho_approx=rho,
@@ -237,7 +248,7 @@ class Meter:
             "seconds": dict(self.seconds),
             "recent": [list(row) for row in self.recent],
             "explored": list(self.explored),
-            "warned": {name: 1 for name in sorted(self.warned)},
+            "warned": dict.fromkeys(sorted(self.warned), 1),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

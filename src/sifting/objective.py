@@ -240,10 +240,9 @@ def resolve(
         return (options[0][0],), logits
     if not options:
         if labels:
-            shapes = {name: tuple(value.shape) for name, value in logits.items()}
             raise ValueError(
-                f"labels { ({n: (tuple(v.shape), v.dtype) for n, v in labels.items()}) } fit none of the "
-                f"model's outputs {shapes}: pass loss_fn=, or forward= that returns the logits"
+                f"{_described(labels)} fit none of the model's outputs: {_described(logits)}. Pass "
+                "loss_fn=, or forward= that returns the logits"
             )
         return tuple(Part(name, None, "classes") for name in logits), logits
     reference = None
@@ -299,6 +298,14 @@ def _reduced(part: Part, logits: Tensor, labels: Tensor) -> Tensor:
     rows = rows_of(part, logits, labels)
     pieces = [scores.loss(piece, target) for piece, target in rows.chunks()]
     return torch.cat(pieces).mean() if pieces else logits.new_full((), float("nan"))
+
+
+def _described(tensors: dict[str, Tensor]) -> str:
+    """Names, shapes of a sample's part and types, as in `labels (B, 7) of int64`."""
+    return ", ".join(
+        f"{name} ({', '.join(['B', *map(str, value.shape[1:])])}) of {str(value.dtype)[6:]}"
+        for name, value in tensors.items()
+    )
 
 
 def _takes_reduction(function: Callable[..., Any]) -> bool:

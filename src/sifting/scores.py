@@ -30,8 +30,8 @@ def loss(logits_NC: Tensor, labels_N: Tensor | None) -> Tensor:
 def entropy(logits_NC: Tensor, labels_N: Tensor | None = None) -> Tensor:
     """Entropy of each row's prediction, in nats: the paper's entropy-based criterion.
 
-    >>> entropy(torch.tensor([[0.0, 0.0], [50.0, 0.0]]))
-    tensor([0.6931, 0.0000])
+    >>> entropy(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
+    tensor([0.6931, 0.3653])
 
     One log-sum-exp, then one product: H = lse(z) − Σ softmax(z)·z.
     """
@@ -40,7 +40,8 @@ def entropy(logits_NC: Tensor, labels_N: Tensor | None = None) -> Tensor:
     p_NC = z_NC.exp()
     total_N = p_NC.sum(dim=-1)
     # a probability of 0 with a logit of −inf must count 0, not NaN
-    return (total_N.log() - torch.linalg.vecdot(p_NC, z_NC.clamp_min(-1e30)) / total_N).clamp_min(0)
+    mean_N: Tensor = torch.linalg.vecdot(p_NC, z_NC.clamp_min(-1e30)) / total_N
+    return (total_N.log() - mean_N).clamp_min(0)
 
 
 def margin(logits_NC: Tensor, labels_N: Tensor | None = None) -> Tensor:
@@ -71,9 +72,11 @@ def grad_norm(logits_NC: Tensor, labels_N: Tensor | None) -> Tensor:
     assert labels_N is not None
     p_NC = logits_NC.float().softmax(dim=-1)
     if labels_N.is_floating_point():
-        return torch.linalg.vector_norm(p_NC - labels_N, dim=-1)
-    p_label_N = p_NC.gather(-1, labels_N.unsqueeze(-1)).squeeze(-1)
-    return (torch.linalg.vecdot(p_NC, p_NC) - 2 * p_label_N + 1).clamp_min(0).sqrt()
+        return (p_NC - labels_N).square().sum(dim=-1).sqrt()
+    # 1 − p_label is the sum of the others: subtracting would lose what small values there are
+    others_NC = p_NC.scatter_(-1, labels_N.unsqueeze(-1), 0)
+    squares_N: Tensor = torch.linalg.vecdot(others_NC, others_NC)
+    return (squares_N + others_NC.sum(dim=-1).square()).sqrt()
 
 
 BY_NAME: dict[str, RowScore] = {

@@ -305,7 +305,7 @@ class Sifter:
             plan = Plan.resolve(self._call, self._inner, batch, self._loss_fn)
             if self.rule.policy != "random":
                 plan.check_score(self.scored_by)
-                self.exit.prepare(plan, self._inner, batch)
+                self.exit.prepare(plan)
             self._plan = plan
         return self._plan
 

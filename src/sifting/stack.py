@@ -261,7 +261,7 @@ def _stacks_in(path: str, container: nn.Module, model: nn.Module) -> Iterator[St
     for width in widths:
         for start in range(len(kinds)):
             pattern = kinds[start : start + width]
-            if len(pattern) < width or not any(shapes for _, shapes in pattern):
+            if len(pattern) < width or not pattern[0][1]:  # a block starts with parameters
                 continue
             blocks = 1
             while _alike(pattern, kinds[start + blocks * width : start + (blocks + 1) * width]):

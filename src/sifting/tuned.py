@@ -82,7 +82,7 @@ class TunedExit(Exit):
         if self.stack is not None:
             self.stack.check_exit(self.k)
 
-    def prepare(self, plan: Plan, model: nn.Module, batch: Any) -> None:
+    def prepare(self, plan: Plan) -> None:
         if not plan.parts or any(part.labels is None for part in plan.parts):
             raise ValueError(
                 "a tuned exit learns from logits and labels, and this model or batch gives no "
@@ -112,27 +112,19 @@ class TunedExit(Exit):
         def on_part(part: Part, found: Rows | Tensor, wanted: Tensor | None) -> None:
             if part.logits not in plan.heads:
                 return  # predicted from features below, not by the model's head
-            assert isinstance(found, Rows) and found.head is not None and wanted is not None
+            assert isinstance(found, Rows)
             values.append(self._translated(plan, part, found, score, learn))
 
         pooled_BF = pool(self._run(plan, model, batch, on_part), batch)
         for part in plan.parts:
             if part.logits in plan.heads:
                 continue
-            wanted = labels[str(part.labels)]
-            shape = plan.shapes[part.logits]
-            predictor = self._predictor(part, lambda shape=shape: _Linear(pooled_BF, shape))
-            predicted = predictor(pooled_BF).reshape(len(pooled_BF), *predictor.shape)
+            predicted = self._predicted(plan, part, pooled_BF, labels[str(part.labels)], learn)
             outputs[part.logits] = predicted
             if not callable(score):
-                flat = rows_of(part, predicted, wanted) if part.has_classes else predicted
-                values.append(plan.score(part, flat, wanted, score))
-            if learn:
-                predictor.step(
-                    lambda p=predictor, part=part, wanted=wanted: _objective(
-                        plan, part, p(pooled_BF).reshape(len(pooled_BF), *p.shape), wanted
-                    )
-                )
+                wanted = labels[str(part.labels)]
+                found = rows_of(part, predicted, wanted) if part.has_classes else predicted
+                values.append(plan.score(part, found, wanted, score))
         if callable(score):
             if plan.heads:
                 raise ValueError(
@@ -142,11 +134,27 @@ class TunedExit(Exit):
             return custom_scores(plan, score, outputs, batch)
         return torch.stack(values).sum(dim=0)
 
+    def _predicted(
+        self, plan: Plan, part: Part, pooled_BF: Tensor, labels: Tensor, learn: bool
+    ) -> Tensor:
+        """A part's logits by the exit's own head, which then learns from their labels."""
+        shape = plan.shapes[part.logits]
+        predictor = self._predictor(part, lambda: _Linear(pooled_BF, shape))
+
+        def predict() -> Tensor:
+            return predictor(pooled_BF).reshape(len(pooled_BF), *shape)
+
+        predicted = predict()
+        if learn:
+            predictor.step(lambda: _objective(plan, part, predict(), labels))
+        return predicted
+
     def _translated(self, plan: Plan, part: Part, rows: Rows, score: Score, learn: bool) -> Tensor:
         if callable(score):
             return torch.zeros(len(rows.mask_BT), device=rows.mask_BT.device)
         head = rows.head
-        assert head is not None and rows.labels_BT is not None
+        assert head is not None
+        assert rows.labels_BT is not None
         translator = self._predictor(part, lambda: _Translator(rows.inputs_BTH))
         scored = replace(rows, head=lambda inputs: head(translator(inputs)))
         values = plan.score(part, scored, None, score)

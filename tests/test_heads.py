@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import torch
+import transformers as hf
+from conftest import SMALL, token_batch
+from torch import Tensor, nn
+
+from sifting import Sifter
+from sifting.calls import logits_of
+from sifting.heads import find_head
+
+
+def test_the_head_sees_only_labelled_positions() -> None:
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
+    batch = token_batch()
+    rows: list[int] = []
+    sifter = Sifter(model, exit=1, score="loss")
+    sifter.score(batch)
+    model.cls.predictions.decoder.register_forward_hook(
+        lambda m, a, out: rows.append(out[..., 0].numel())
+    )
+    sifter.score(batch)
+    assert rows == [int((batch["labels"] != -100).sum())]
+
+
+def test_a_head_is_taken_whole_where_it_works_by_position() -> None:
+    model = hf.RobertaForMaskedLM(hf.RobertaConfig(**SMALL, max_position_embeddings=64)).eval()
+    ids = token_batch()["input_ids"]
+    with torch.no_grad():
+        head = find_head(model, lambda: logits_of(model(input_ids=ids)), "logits")
+    assert head is not None
+    assert head.module is model.lm_head  # the transform with the decoder, not the decoder alone
+    assert head.width == 150
+
+
+def test_a_head_that_mixes_positions_is_left_alone() -> None:
+    class Mixing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(20, 8)
+            self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+            self.head = nn.Sequential(nn.Linear(8, 20), _Centre())
+
+        def forward(self, input_ids: Tensor) -> Tensor:
+            x = self.table(input_ids)
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    class _Centre(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x - x.mean(dim=-2, keepdim=True)
+
+    model = Mixing()
+    ids = torch.randint(0, 20, (4, 6))
+    with torch.no_grad():
+        assert find_head(model, lambda: logits_of(model(ids)), "logits") is None
+    labels = torch.randint(0, 20, (4, 6))
+    got = Sifter(model, exit="last", score="loss").score((ids, labels))
+    with torch.no_grad():
+        want = nn.functional.cross_entropy(
+            model(ids).transpose(1, 2), labels, reduction="none"
+        ).mean(1)
+    torch.testing.assert_close(got, want)
+
+
+def test_logits_that_are_worked_on_after_the_head_are_scored_as_they_come_out() -> None:
+    config = hf.Gemma2Config(
+        **SMALL, num_key_value_heads=2, head_dim=8, final_logit_softcapping=0.5, pad_token_id=0
+    )
+    model = hf.Gemma2ForCausalLM(config).eval()
+    batch = token_batch(size=4)
+    got = Sifter(model, exit="last", score="loss").score(batch)
+    with torch.no_grad():
+        want = torch.stack(
+            [model(**{k: v[i : i + 1] for k, v in batch.items()}).loss for i in range(4)]
+        )
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)

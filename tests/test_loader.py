@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import Net
+from torch.utils.data import DataLoader, TensorDataset
+
+from sifting import Sifter
+
+
+def dataset(samples: int) -> TensorDataset:
+    return TensorDataset(torch.arange(samples * 8.0).reshape(samples, 8), torch.arange(samples) % 5)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("samples", [48, 50, 53])
+@pytest.mark.parametrize(
+    "options", [{}, {"warmup_steps": 5}, {"every": 2}, {"stop_step": 3}, {"keep": 0.3}]
+)
+def test_len_is_the_number_of_batches(
+    options: dict[str, Any], samples: int, drop_last: bool
+) -> None:
+    loader = DataLoader(dataset(samples), batch_size=8, drop_last=drop_last)
+    sifter = Sifter(Net(), **{"exit": 1, "score": "loss", "audit_every": 0, **options})
+    sifted = sifter(loader)
+    for _ in range(2):  # the second epoch starts past warm-up
+        expected = len(sifted)
+        lengths = [len(sifted) for _ in sifted]
+        assert len(lengths) == expected
+        assert set(lengths) == {expected}  # also while it is being iterated
+
+
+def test_warm_up_throws_nothing_away_and_trains_the_kept_size() -> None:
+    sifter = Sifter(Net(), exit=1, score="loss", keep=0.5, warmup_steps=6)
+    seen = [y for _, y in sifter(DataLoader(dataset(64), batch_size=16))]
+    assert [len(y) for y in seen] == [8] * (6 + 1)
+    assert torch.cat(seen[:6]).tolist() == [i % 5 for i in range(48)]
+    assert sifter.stats().selections == 1
+
+
+def test_nothing_is_scored_in_warm_up_or_after_the_stop() -> None:
+    net = Net()
+    calls: list[int] = []
+    net.head.register_forward_hook(lambda m, a, out: calls.append(len(out)))
+    sifter = Sifter(net, exit=1, score="loss", warmup_steps=4, stop_step=5, audit_every=0)
+    steps = list(sifter(DataLoader(dataset(64), batch_size=16)))
+    assert len(steps) == 4 + 1 + 2
+    assert [c for c in calls if c == 16] == [16]
+
+
+def test_every_second_batch_is_sifted_and_the_others_trained_whole() -> None:
+    sifter = Sifter(Net(), exit=1, score="loss", every=2, audit_every=0)
+    seen = [y for _, y in sifter(DataLoader(dataset(64), batch_size=16))]
+    assert len(seen) == 1 + 2 + 1 + 2
+    assert torch.cat(seen[1:3]).tolist() == [i % 5 for i in range(16, 32)]
+
+
+def test_keep_can_be_a_schedule() -> None:
+    sifter = Sifter(Net(), exit=1, score="loss", keep=lambda step: 0.5 if step < 2 else 0.25)
+    assert [len(y) for _, y in sifter(DataLoader(dataset(64), batch_size=16))] == [8, 8, 4, 4]
+
+
+def test_iterables_without_a_length_work_but_have_none() -> None:
+    sifter = Sifter(Net(), exit=1, score="loss")
+    stream = ((torch.randn(8, 8), torch.zeros(8).long()) for _ in range(3))
+    sifted = sifter(stream)
+    with pytest.raises(TypeError, match="a generator has no length"):
+        len(sifted)
+    assert len(list(sifted)) == 3
+
+
+def test_a_loader_that_ended_too_early_cannot_be_resumed() -> None:
+    sifter = Sifter(Net(), exit=1, score="loss")
+    data = [(torch.randn(8, 8), torch.zeros(8).long()) for _ in range(4)]
+    batches = iter(sifter(data))
+    for _ in range(3):
+        next(batches)
+    state = sifter.state_dict()
+    fresh = Sifter(Net(), exit=1, score="loss")
+    fresh.load_state_dict(state)
+    assert len(fresh(data)) == 1
+    with pytest.raises(ValueError, match="the loader ended after 1 batches, but 3 had been used"):
+        list(fresh(data[:1]))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("own_generator", [False, True])
+def test_the_order_of_a_shuffled_loader_is_found_again(workers: int, own_generator: bool) -> None:
+    def loader() -> DataLoader[Any]:
+        generator = torch.Generator().manual_seed(5) if own_generator else None
+        return DataLoader(
+            dataset(48), batch_size=8, shuffle=True, num_workers=workers, generator=generator
+        )
+
+    torch.manual_seed(3)
+    sifter = Sifter(Net(), exit=1, score="loss", policy="random", warmup_steps=3)
+    seen = []
+    for x, _ in sifter(loader()):
+        seen.append(x[:, 0].tolist())
+        torch.rand(7)  # the user's own use of the global stream
+        if len(seen) == 3:
+            state, here = sifter.state_dict(), torch.get_rng_state()
+    torch.manual_seed(99)
+    fresh = Sifter(Net(), exit=1, score="loss", policy="random", warmup_steps=3)
+    fresh.load_state_dict(state)
+    torch.set_rng_state(here)
+    rest = [x[:, 0].tolist() for x, _ in fresh(loader())]
+    assert rest == seen[3:]
+
+
+def test_the_models_hooks_are_gone_between_steps_and_after_a_break() -> None:
+    net = Net()
+    sifter = Sifter(net, exit=1, score="loss")
+    for _ in sifter(DataLoader(dataset(32), batch_size=8)):
+        assert len(net._forward_hooks) == 1  # reads the training forward while the step runs
+        break
+    assert len(net._forward_hooks) == 0
+
+
+def test_training_in_smaller_pieces_than_were_selected_is_not_misread() -> None:
+    net = Net()
+    sifter = Sifter(net, exit=1, score="loss", explore=0.5)
+    for x, _ in sifter(DataLoader(dataset(32), batch_size=8)):
+        net(x[:2])
+    assert sifter.stats().rho_explored is None
