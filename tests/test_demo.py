@@ -15,7 +15,10 @@ def results(base: list[float], other: list[float]) -> dict[str, list[Result]]:
 
 def test_the_verdict_follows_the_numbers() -> None:
     ahead = demo.verdict(results([0.90, 0.91, 0.89], [0.95, 0.96, 0.94]))
-    assert ahead == "other: ahead of the baseline at equal updates (+5.00 ± 0.00 points), in 1.50 of its time"
+    assert (
+        ahead
+        == "other: ahead of the baseline at equal updates (+5.00 ± 0.00 points), in 1.50 of its time"
+    )
     assert "behind" in demo.verdict(results([0.95, 0.96, 0.94], [0.90, 0.91, 0.89]))
     assert "no measurable difference" in demo.verdict(results([0.90, 0.91], [0.91, 0.90]))
 

@@ -12,7 +12,7 @@ import transformers as hf
 from conftest import SMALL, Net, token_batch
 from torch import Tensor, nn
 
-from sifting import Sifter
+from sifting import Sifter, SiftingWarning
 from sifting.exits import BlockExit
 
 Case = tuple[nn.Module, dict[str, Tensor], Callable[[Any, Tensor], list[Tensor]]]
@@ -292,7 +292,8 @@ def test_a_model_that_only_gives_a_reduced_loss_is_scored_one_sample_at_a_time(n
         want = F.cross_entropy(
             net.logits_at(batch["x"], 2), batch["labels"], label_smoothing=0.1, reduction="none"
         )
-    got = Sifter(model, exit=2, score="loss").score(batch)
+    with pytest.warns(SiftingWarning, match="one sample at a time"):
+        got = Sifter(model, exit=2, score="loss").score(batch)
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
     with pytest.raises(ValueError, match=r"score='entropy' needs logits"):
         Sifter(model, exit=2, score="entropy").score(batch)
@@ -313,7 +314,8 @@ def test_a_loss_that_the_logits_do_not_explain_is_taken_from_the_model(net: Net)
             return {"loss": 3 * F.cross_entropy(logits, labels), "logits": logits}
 
     batch = {"x": torch.randn(6, 8), "labels": torch.randint(0, 5, (6,))}
-    got = Sifter(Weighted(), exit="last", score="loss").score(batch)
+    with pytest.warns(SiftingWarning, match="one sample at a time"):
+        got = Sifter(Weighted(), exit="last", score="loss").score(batch)
     net.eval()
     with torch.no_grad():
         want = 3 * F.cross_entropy(net(batch["x"]), batch["labels"], reduction="none")

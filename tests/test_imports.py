@@ -21,23 +21,24 @@ ORDER = [
     "selection",
     "schedules",
     "cost",
+    "streams",
     "quiet",
     "calls",
     "stack",
     "stages",
     "heads",
     "objective",
+    "meter",
+    "audit",
     "exits",
     "tuned",
     "additive",
-    "meter",
-    "audit",
     "loader",
     "sifter",
     "demo",
     "cli",
 ]
-PURE = {"batch", "scores", "selection", "schedules", "cost", "quiet", "calls", "stack", "meter"}
+PURE = {"batch", "scores", "selection", "schedules", "cost", "streams", "calls", "stack", "meter"}
 
 
 def imports(path: Path) -> set[str]:

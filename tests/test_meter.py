@@ -37,10 +37,10 @@ def audits(*rhos: float) -> Meter:
 
 
 def test_worse_than_random_needs_evidence() -> None:
-    assert not audits(0.5, 0.5).worse_than_random()  # too few
-    assert audits(0.5, 0.6, 0.4).worse_than_random()
-    assert not audits(0.7, 1.3, 0.9, 1.05).worse_than_random()  # noise around 1
-    assert not audits(1.2, 1.1, 1.3).worse_than_random()
+    assert audits(0.5, 0.5).condemned() is None  # too few
+    assert audits(0.5, 0.6, 0.4).condemned() is not None
+    assert audits(0.7, 1.3, 0.9, 1.05).condemned() is None  # noise around 1
+    assert audits(1.2, 1.1, 1.3).condemned() is None
 
 
 def test_only_the_last_audits_count() -> None:
@@ -59,7 +59,7 @@ def test_time_is_charged_also_when_the_body_raises() -> None:
 def test_state_round_trip() -> None:
     meter = audits(0.9, 1.1)
     meter.counts["steps"] = 7
-    meter.observe(2.0, 1.0)
+    meter.observe(torch.tensor([2.0, 1.0]))
     meter.warned.add("worse_than_random")
     other = Meter()
     other.load_state_dict(meter.state_dict())

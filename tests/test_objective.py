@@ -20,7 +20,7 @@ def test_question_answering_averages_its_two_parts() -> None:
         "end_positions": torch.randint(0, 9, (6,)),
     }
     with torch.no_grad():
-        parts, _ = resolve(Call(), model, batch)
+        parts = resolve(Call(), model, batch).parts
         out = model(input_ids=batch["input_ids"])
     assert [(p.logits, p.labels, p.weight) for p in parts] == [
         ("start_logits", "start_positions", 0.5),

@@ -32,7 +32,7 @@ def test_any_policy_keeps_exactly_that_many_distinct_candidates_in_order(
     options: dict[str, Any] = {
         "policy": data.draw(st.sampled_from(POLICIES)),
         "beta": data.draw(st.floats(0, 5)),
-        "trim": data.draw(st.floats(0, 0.9)),
+        "trim": data.draw(st.floats(0, 1 - count / len(values))),
         "explore": data.draw(st.floats(0, 1)),
     }
     seed = data.draw(st.integers(0, 1000))
@@ -43,8 +43,9 @@ def test_any_policy_keeps_exactly_that_many_distinct_candidates_in_order(
     assert set(kept) <= set(range(len(values)))
     assert choice.weights_K.shape == choice.explored_K.shape == (count,)
     assert bool((choice.weights_K > 0).all())
+    assert int(choice.explored_K.sum()) == choice.explored
     if count < len(values):
-        assert int(choice.explored_K.sum()) == explored_count(options["explore"], count)
+        assert abs(choice.explored - options["explore"] * count) < 1
     again = choose(scores, count, generator=generator(seed), **options)
     assert again.indices_K.tolist() == kept
 
@@ -85,6 +86,13 @@ def test_explored_picks_are_uniform_over_the_rest() -> None:
     assert (counts[8:] == 3000).all()
     # 2 of 8 each time: 750 expected, standard deviation 24
     assert (counts[:8] - 750).abs().max() < 4 * 24
+
+
+def test_the_explored_share_is_right_also_when_few_are_kept() -> None:
+    g = generator(2)
+    assert sum(explored_count(0.25, 1, g) for _ in range(2000)) == pytest.approx(500, abs=80)
+    assert explored_count(1.0, 3, g) == 3
+    assert explored_count(0.0, 3, g) == 0
 
 
 def test_percentile_prefers_high_ranks_and_beta_sharpens() -> None:
@@ -131,10 +139,18 @@ def test_inclusion_probabilities_add_up(values: list[float], data: st.DataObject
 
 def test_dropped_scores_rank_last() -> None:
     scores = torch.tensor([-math.inf, 0.0, -math.inf, 2.0])
-    for policy in ("top", "proportional"):
-        kept = choose(scores, 2, generator=generator(), policy=policy).indices_K
-        assert 3 in kept.tolist()
-    assert choose(scores, 2, generator=generator()).indices_K.tolist() == [1, 3]
+    for policy in POLICIES:
+        for explore in (0.0, 0.5, 1.0):
+            kept = choose(
+                scores, 2, generator=generator(), policy=policy, explore=explore
+            ).indices_K
+            assert kept.tolist() == [1, 3]
+    assert 3 in choose(scores, 3, generator=generator()).indices_K.tolist()  # others do not suffice
+
+
+def test_trim_and_count_must_fit() -> None:
+    with pytest.raises(ValueError, match=r"trim=0\.5 takes 2 of 4 candidates and 3 are to be kept"):
+        choose(torch.ones(4), 3, generator=generator(), trim=0.5)
 
 
 @pytest.mark.parametrize(

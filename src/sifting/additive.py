@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sifting.exits import Exit, Plan, custom_scores
-from sifting.objective import Score, rows_of
+from sifting.exits import Exit, Plan, custom_losses, custom_scores
+from sifting.objective import Score
 from sifting.stack import first_tensor, get_module
-from sifting.stages import find_stage, stopped_at
+from sifting.stages import channels_of, find_stage, pool, stopped_at
 
 NAME = "sift_exit"
 
@@ -65,7 +65,11 @@ class AdditiveExit(Exit):
         self.model = model
         self.module = get_module(model, at, "at")
         self.head = _linear(model, head)
-        width = features if features is not None else _channels(self.module, at)
+        width = features if features is not None else channels_of(self.module)
+        if width is None:
+            raise ValueError(
+                f"cannot tell how many channels {at!r} puts out: pass AdditiveExit(model, {at!r}, features=…)"
+            )
         weight = self.head.weight
         self.linear = nn.Linear(
             width, self.head.out_features, device=weight.device, dtype=weight.dtype
@@ -77,6 +81,9 @@ class AdditiveExit(Exit):
             self.module.register_forward_hook(self._grab),
             self.head.register_forward_hook(self._add),
         ]
+
+    def __repr__(self) -> str:
+        return f"AdditiveExit({self.path!r})"
 
     def remove(self) -> None:
         """Take the exit out: the model is as it was before."""
@@ -96,7 +103,7 @@ class AdditiveExit(Exit):
         return output + self._early(features)
 
     def _early(self, features: Tensor) -> Tensor:
-        pooled_BF = features.flatten(2).mean(dim=2) if features.ndim > 2 else features
+        pooled_BF = pool(features, channels=self.linear.in_features)
         if pooled_BF.shape[1] != self.linear.in_features:
             raise ValueError(
                 f"{self.path!r} puts out {pooled_BF.shape[1]} channels, not {self.linear.in_features}: pass "
@@ -110,24 +117,24 @@ class AdditiveExit(Exit):
                 "this AdditiveExit was made for another model: make it for the one you sift"
             )
 
-    def prepare(self, plan: Plan) -> None:
-        if len(plan.parts) != 1 or plan.heads:
+    def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
+        if len(plan.shapes) != 1 or len(next(iter(plan.shapes.values()))) != 1:
             raise ValueError(
-                "an additive exit needs a model with one prediction a sample; this one has "
-                f"{[part.logits for part in plan.parts]}: choose exit=k"
+                f"an additive exit needs a model with one prediction a sample; this one gives {plan.shapes}: "
+                "choose exit=k"
             )
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         features = stopped_at(self.module, lambda: plan.call.run(model, batch))
         self._features = None
-        part = plan.parts[0]
         logits = self._early(features)
         if callable(score):
-            return custom_scores(plan, score, {part.logits: logits}, batch)
-        labels = plan.call.labels_of(batch)
-        wanted = labels[part.labels] if part.labels else None
-        found = rows_of(part, logits, wanted) if part.has_classes else logits
-        return plan.score(part, found, wanted, score)
+            return custom_scores(plan, score, dict.fromkeys(plan.shapes, logits), batch)
+        if score == "loss" and plan.loss_fn is not None:
+            return custom_losses(plan, {"logits": logits}, batch)
+        part = plan.parts[0]
+        labels = plan.labels_for(part, batch)
+        return plan.score(part, plan.laid_out(part, logits, labels, batch), labels, score)
 
 
 def _linear(model: nn.Module, path: str | None) -> nn.Linear:
@@ -140,15 +147,3 @@ def _linear(model: nn.Module, path: str | None) -> nn.Linear:
     if not linears:
         raise ValueError(f"{type(model).__name__} has no nn.Linear to add to: pass head='path'")
     return linears[-1]
-
-
-def _channels(module: nn.Module, path: str) -> int:
-    """Output channels of a module: those of the last layer in it that says so."""
-    for layer in reversed(list(module.modules())):
-        for name in ("num_features", "out_channels", "out_features"):
-            width = getattr(layer, name, None)
-            if isinstance(width, int):
-                return width
-    raise ValueError(
-        f"cannot tell how many channels {path!r} puts out: pass AdditiveExit(model, {path!r}, features=…)"
-    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import warnings
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from sifting.meter import Meter, SiftingWarning, quality
@@ -46,8 +48,10 @@ class Auditor:
         by_loss: bool,
         silent: bool,
     ) -> None:
-        if every is not None and every < 0:
-            raise ValueError(f"audit_every={every}: give a number of selections, or 0 for none")
+        if every is not None and (not isinstance(every, int) or every < 0):
+            raise ValueError(
+                f"audit_every={every!r}: give a whole number of selections, or 0 for none"
+            )
         if log is not None and not Path(log).parent.is_dir():
             raise ValueError(
                 f"audit_log={str(log)!r}: the folder {str(Path(log).parent)!r} does not exist"
@@ -75,54 +79,70 @@ class Auditor:
         """Take in the exact losses of a choice's candidates."""
         if not bool(exact_B.isfinite().all()):
             return  # the run is breaking; its own loss will say so
-        wrong = None if wrong_B is None else float(wrong_B[indices_K].double().mean())
+        wrong = None
+        if wrong_B is not None:
+            kept_K = wrong_B[indices_K]
+            counted_K = kept_K[kept_K >= 0].double()
+            wrong = float(counted_K.mean()) if len(counted_K) else None
         self.meter.audit(quality(scores_B, exact_B, indices_K), wrong)
         if self.log is not None:
             line = {"step": step, "early": scores_B.tolist(), "exact": exact_B.tolist()}
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
+        self.speak_up(step)
+
+    def speak_up(self, step: int) -> None:
+        """Warn, once of each kind, of what the figures say by now."""
         if self.silent:
             return
-        stats = self.meter.stats()
-        if self.meter.worse_than_random():
+        rho = self.meter.condemned()
+        if rho is not None:
             self._warn(
                 "worse_than_random",
-                f"step {step}: sifting picks worse than at random: rho_approx is {stats.rho_approx:.2f}, so "
-                "the kept samples have a lower exact loss than the candidates. The exit no longer knows "
-                "what the model finds hard. Try exit='tuned', a larger explore= (0.5), a later exit, or "
-                "end it with stop_step=",
+                f"step {step}: sifting picks worse than at random: rho_approx is {rho:.2f}, so the kept "
+                "samples have a lower exact loss than the candidates. The exit no longer knows what the "
+                "model finds hard. Try exit='tuned', a larger explore= (0.5), a later exit, or end it "
+                "with stop_step=",
             )
         if self.by_loss and self.meter.mostly_wrong():
             self._warn(
                 "mostly_wrong",
-                f"step {step}: {stats.misclassified:.0%} of the kept samples are misclassified. Training on "
-                "the highest losses alone can undo what the model knows about the rest. Try "
-                "score='entropy', a longer warmup_steps=, explore=0.5 or trim=0.1",
+                f"step {step}: {self.meter.stats().misclassified:.0%} of the kept samples are "
+                "misclassified. Training on the highest losses alone can undo what the model knows about "
+                "the rest. Try score='entropy', a longer warmup_steps=, explore=0.5 or trim=0.1",
             )
 
     def _warn(self, name: str, message: str) -> None:
         if name not in self.meter.warned:
             self.meter.warned.add(name)
-            warnings.warn(message, SiftingWarning, stacklevel=2)
+            warn_user(message)
 
 
 def explored_means(
-    losses_K: Tensor, explored_K: Tensor, candidates: int
-) -> tuple[float, float] | None:
-    """Mean exact loss of the kept, and an unbiased estimate of the candidates'.
+    losses_K: Tensor, explored_K: Tensor, *, explored: int, candidates: int
+) -> Tensor:
+    """Mean exact loss of the kept, and an unbiased estimate of the candidates', as one tensor.
 
     >>> import torch
-    >>> explored_means(torch.tensor([4.0, 2.0]), torch.tensor([False, True]), 4)
-    (3.0, 2.5)
+    >>> explored_means(
+    ...     torch.tensor([4.0, 2.0]), torch.tensor([False, True]), explored=1, candidates=4
+    ... ).tolist()
+    [3.0, 2.5]
 
-    The rule's picks count for themselves, the random ones for all that the rule left. None where
-    the kept are all of one kind.
+    The rule's picks count for themselves, the random ones for all that the rule left. Nothing is
+    read back from the device. There must be random picks, and nothing may have been trimmed.
     """
-    ruled = int((~explored_K).sum())
-    if ruled in (0, len(explored_K)):
-        return None
     losses_K = losses_K.detach().double()
-    rest = float(losses_K[explored_K].mean())
-    mean = (float(losses_K[~explored_K].sum()) + (candidates - ruled) * rest) / candidates
-    kept = float(losses_K.mean())
-    return (kept, mean) if math.isfinite(kept) and math.isfinite(mean) else None
+    ruled = len(losses_K) - explored
+    rest = (losses_K * explored_K).sum() / explored
+    ruled_sum = (losses_K * ~explored_K).sum()
+    return torch.stack([losses_K.mean(), (ruled_sum + (candidates - ruled) * rest) / candidates])
+
+
+def warn_user(message: str) -> None:
+    """Warn at the line of the user's own code that led here."""
+    package = __name__.partition(".")[0]
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, SiftingWarning, stacklevel=level)

@@ -25,11 +25,15 @@ def batch_size(batch: Any) -> int:
     >>> batch_size({"input_ids": torch.zeros(4, 7), "labels": torch.zeros(4)})
     4
 
-    A tie goes to the size seen first. A batch without tensors is measured by its lists.
+    A tie goes to the size seen first. A list of dicts, as detectors have for targets, has one
+    entry a sample and decides. A batch without tensors is measured by its lists.
     """
-    sizes = [int(leaf.shape[0]) for leaf in _leaves(batch) if _is_array(leaf) and leaf.ndim > 0]
+    sizes = [len(node) for node in _lists(batch) if _one_each(node)]
     if not sizes:
-        sizes = [len(node) for node in _plain_lists(batch)]
+        arrays = (leaf for leaf in _leaves(batch) if _is_array(leaf) and leaf.ndim > 0)
+        sizes = [_leading(leaf) for leaf in arrays]
+    if not sizes:
+        sizes = [len(node) for node in _lists(batch) if not any(map(_children, node))]
     if not sizes:
         raise ValueError(
             f"cannot tell how many samples a {type(batch).__name__} holds: it has no tensor with a "
@@ -106,39 +110,61 @@ def _leaves(node: Any) -> Iterator[Any]:
             yield from _leaves(child)
 
 
-def _plain_lists(node: Any) -> Iterator[Sequence[Any]]:
-    children = _children(node)
-    if children is None:
-        return
-    if isinstance(node, list) and not any(_children(child) for child in children):
+def _lists(node: Any) -> Iterator[list[Any]]:
+    if isinstance(node, list):
         yield node
-        return
-    for child in children:
-        yield from _plain_lists(child)
+    for child in _children(node) or ():
+        yield from _lists(child)
 
 
-def _holds_batched(node: Any, size: int) -> bool:
-    """Whether some array below `node` has the batch's leading size."""
-    return any(
-        _is_array(leaf) and leaf.ndim > 0 and leaf.shape[0] == size for leaf in _leaves(node)
+def _one_each(node: list[Any]) -> bool:
+    """A list of dicts: one a sample, whatever tensors are in them."""
+    return len(node) > 0 and all(isinstance(member, Mapping) for member in node)
+
+
+def _leading(array: Any) -> int:
+    return int(array.size(0)) if isinstance(array, Tensor) else int(array.shape[0])
+
+
+def _is_batched(node: Any, size: int) -> bool:
+    """Whether a member goes by sample as a whole: an array of that size, or a list of entries."""
+    if _is_array(node):
+        return bool(node.ndim > 0 and _leading(node) == size)
+    if isinstance(node, list | tuple) and not any(_is_array(leaf) for leaf in _leaves(node)):
+        return len(node) == size
+    return any(_is_batched(child, size) for child in _children(node) or ())
+
+
+def _has_entries(node: Sequence[Any], size: int) -> bool:
+    """Whether a list holds one entry a sample, rather than being part of the batch's structure."""
+    if len(node) != size:
+        return False
+    if isinstance(node, list) and _one_each(node):
+        return True
+    batched = [_is_batched(member, size) for member in node]
+    if not any(batched):
+        return True
+    # tensors of differing leading sizes (boxes) of which some happen to be as many as samples
+    alike = all(_is_array(member) for member in node) and (
+        len({(member.ndim, tuple(member.shape[1:])) for member in node}) == 1
     )
+    return alike and not all(batched)
 
 
 def _take(node: Any, indices_K: Tensor, size: int) -> Any:
     if isinstance(node, Tensor):
-        if node.ndim == 0 or node.shape[0] != size:
+        if node.ndim == 0 or _leading(node) != size:
             return node
-        return node.index_select(0, indices_K.to(node.device)) if not node.is_nested else node
+        if node.is_nested:
+            parts = node.unbind()
+            chosen = [parts[i] for i in indices_K.tolist()]
+            return torch.nested.as_nested_tensor(chosen, layout=node.layout)
+        return node.index_select(0, indices_K.to(node.device))
     if _is_array(node):
         return node[indices_K.cpu().numpy()] if node.ndim and node.shape[0] == size else node
-    if (
-        isinstance(node, list | tuple)
-        and len(node) == size
-        and not all(_holds_batched(child, size) for child in node)
-    ):
-        # one entry a sample: strings, ids, or tensors of differing sizes
-        chosen = [node[i] for i in indices_K.tolist()]
-        return chosen if isinstance(node, list) else tuple(chosen)
+    if isinstance(node, list | tuple) and _has_entries(node, size):
+        entries = [node[i] for i in indices_K.tolist()]
+        return entries if isinstance(node, list) else tuple(entries)
     return _rebuild(
         node, lambda child: _take(child, indices_K, size), indices_K=indices_K, size=size
     )

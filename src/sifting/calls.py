@@ -22,10 +22,19 @@ class Call:
     Args:
         forward: `forward(model, batch) -> logits`, for models that are called in their own way.
         labels: `labels(batch) -> labels`, for batches that keep them in their own place.
+        always_labels: whether the model must be given its labels to give its logits: decoders
+            that make their inputs from them, and forwards in which they have no default.
     """
 
     forward: Forward | None = None
     labels: GetLabels | None = None
+    always_labels: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("forward", "labels"):
+            value = getattr(self, name)
+            if value is not None and not callable(value):
+                raise TypeError(f"{name}={value!r} is not callable: pass a function")
 
     def labels_of(self, batch: Any) -> dict[str, Tensor]:
         """The labels by name; empty where the batch has none."""
@@ -41,15 +50,15 @@ class Call:
             return _named(batch[1])
         return {}
 
-    def needs_labels(self, model: nn.Module, batch: Any) -> bool:
-        """Whether the model's forward cannot be called without the labels."""
+    def takes_labels(self, model: nn.Module, batch: Any) -> bool:
+        """Whether the labels can be passed to the model, which may then return its loss."""
         if self.forward is not None or not isinstance(batch, Mapping):
             return False
-        parameters = _parameters(model)
-        return any(
-            name in parameters and parameters[name].default is inspect.Parameter.empty
-            for name in self.labels_of(batch)
-        )
+        known = parameters(model)
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in known.values()):
+            return bool(self.labels_of(batch))
+        names = self.labels_of(batch)
+        return bool(names) and all(name in known for name in names)
 
     def run(self, model: nn.Module, batch: Any, *, with_labels: bool = False) -> Any:
         """The model's output on a batch; with its labels only where the loss is wanted."""
@@ -57,7 +66,7 @@ class Call:
             return self.forward(model, batch)
         if isinstance(batch, Mapping):
             kwargs: dict[str, Any] = dict(batch)
-            if not with_labels and not self.needs_labels(model, batch):
+            if not with_labels and not self.always_labels:
                 kwargs = {k: v for k, v in kwargs.items() if k not in self.labels_of(batch)}
             return model(**kwargs, **_no_cache(model, kwargs))
         inputs = batch
@@ -86,6 +95,8 @@ def logits_of(output: Any) -> dict[str, Tensor]:
     >>> import torch
     >>> list(logits_of({"loss": torch.tensor(1.0), "prediction_logits": torch.zeros(2, 3)}))
     ['prediction_logits']
+    >>> list(logits_of((torch.tensor(1.0), torch.zeros(2, 3))))
+    ['logits']
     """
     if isinstance(output, Tensor):
         return {"logits": output} if output.ndim > 0 else {}
@@ -95,10 +106,8 @@ def logits_of(output: Any) -> dict[str, Tensor]:
             k: v for k, v in named.items() if k != "loss"
         }
     if isinstance(output, list | tuple):
-        for member in output:
-            if isinstance(member, Tensor) and member.ndim > 0:
-                return {"logits": member}
-        return {}
+        found = [member for member in output if isinstance(member, Tensor) and member.ndim > 0]
+        return {f"logits[{i}]" if i else "logits": member for i, member in enumerate(found)}
     logits = getattr(output, "logits", None)
     return {"logits": logits} if isinstance(logits, Tensor) else {}
 
@@ -116,6 +125,25 @@ def loss_of(output: Any) -> Tensor | None:
     return loss if isinstance(loss, Tensor) and loss.numel() == 1 else None
 
 
+def mask_of(batch: Any) -> Tensor | None:
+    """The attention mask of a batch, also where the inputs are one half of a pair."""
+    if isinstance(batch, list | tuple) and batch:
+        batch = batch[0]
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    return mask if isinstance(mask, Tensor) else None
+
+
+def parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Parameters of a model's forward; of the model inside, where an adapter wraps it (PEFT)."""
+    inner = getattr(model, "get_base_model", None)
+    if callable(inner):
+        model = inner()
+    try:
+        return inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
 def _named(labels: Any) -> dict[str, Tensor]:
     if isinstance(labels, Mapping):
         return {str(key): value for key, value in labels.items() if isinstance(value, Tensor)}
@@ -128,13 +156,6 @@ def _named(labels: Any) -> dict[str, Tensor]:
 
 def _no_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Decoders keep keys and values for generation unless told not to: memory for nothing."""
-    if "use_cache" in kwargs or "use_cache" not in _parameters(model):
+    if "use_cache" in kwargs or "use_cache" not in parameters(model):
         return {}
     return {"use_cache": False}
-
-
-def _parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(model.forward).parameters
-    except (TypeError, ValueError):
-        return {}

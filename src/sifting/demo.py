@@ -74,9 +74,10 @@ class Digits:
         x, y = self.train
         g = torch.Generator().manual_seed(seed)
         while True:
-            for rows in torch.randperm(len(x), generator=g).split(size):
-                if len(rows) == size:
-                    yield x[rows], y[rows]
+            order = torch.randperm(len(x), generator=g)
+            for start in range(0, len(x) - size + 1, size):
+                rows = order[start : start + size]
+                yield x[rows], y[rows]
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def train(arm: dict[str, Any] | None, *, seed: int, updates: int) -> Result:
     start = time.perf_counter()
     for _ in range(updates):
         x, y = next(batches)
-        F.cross_entropy(model(x), y).backward()
+        torch.autograd.backward(F.cross_entropy(model(x), y))
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
@@ -150,7 +151,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run every arm with every seed, interleaved, and print what came out."""
     parser = argparse.ArgumentParser(prog="sift demo", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="runs of each arm (default: 5)")
-    parser.add_argument("--updates", type=int, default=600, help="updates of each run (default: 600)")
+    parser.add_argument(
+        "--updates", type=int, default=600, help="updates of each run (default: 600)"
+    )
     args = parser.parse_args(argv)
     if args.seeds < 2 or args.updates < 20:
         parser.error(f"--seeds {args.seeds} --updates {args.updates}: give at least 2 and 20")
@@ -162,7 +165,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     results: dict[str, list[Result]] = {name: [] for name in ARMS}
     spoken: dict[str, str] = {}
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("training", total=len(ARMS) * args.seeds)
         train(None, seed=0, updates=20)  # so that the first arm does not pay for warming up

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sifting import batch as batches
 from sifting import scores
-from sifting.calls import Call, logits_of, loss_of
+from sifting.calls import Call, logits_of, loss_of, mask_of
 from sifting.heads import Head, find_head
 from sifting.objective import (
     Part,
@@ -44,43 +44,60 @@ class Plan:
 
     Attributes:
         call: how the model is called.
-        parts: the terms of its objective; none where only a reduced loss can be had.
+        parts: the terms of its objective.
         heads: by name of the logits, the head that can run on single positions.
-        loss_fn: the user's loss, made per sample.
         shapes: by name of the logits, the shape of one sample's.
+        loss_fn: the user's loss, made per sample; in place of the parts' own.
+        explained: whether the parts' losses add up to what is trained; otherwise the loss is
+            taken from the model, one sample at a time.
     """
 
     call: Call
     parts: tuple[Part, ...]
     heads: dict[str, Head] = field(default_factory=dict)
-    loss_fn: PerSampleLoss | None = None
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    loss_fn: PerSampleLoss | None = None
+    explained: bool = True
 
     @classmethod
     def resolve(
         cls, call: Call, model: nn.Module, batch: Any, loss_fn: PerSampleLoss | None
     ) -> Plan:
-        """Find out on some samples of a batch; the model is in eval mode, without gradients."""
-        size = batches.batch_size(batch)
-        probe = batches.take(batch, torch.arange(min(PROBE_ROWS, size)), size=size)
-        parts, logits = resolve(call, model, probe, loss_fn=loss_fn)
+        """Find out on some samples; the model is in eval mode, without gradients."""
+        found = resolve(call, model, batch, custom=loss_fn is not None)
+        call = found.call
+        if loss_fn is not None and (len(found.logits) != 1 or len(call.labels_of(batch)) != 1):
+            raise ValueError(
+                f"loss_fn needs one output and one set of labels; the model gives {sorted(found.logits)} "
+                f"and the batch {sorted(call.labels_of(batch))}: pass forward= and labels= that return "
+                "one each"
+            )
         heads: dict[str, Head] = {}
         # a model that must have labels works on its logits, so it must get real ones
-        for part in () if call.needs_labels(model, probe) else parts:
-            if part.kind == "classes" and logits[part.logits].ndim == 3:
-                head = find_head(model, lambda: logits_of(call.run(model, probe)), part.logits)
+        for part in () if call.always_labels or loss_fn is not None else found.parts:
+            if part.kind == "classes" and found.logits[part.logits].ndim == 3:
+                head = find_head(model, lambda: logits_of(call.run(model, batch)), part.logits)
                 if head is not None:
                     heads[part.logits] = head
-        shapes = {name: tuple(value.shape[1:]) for name, value in logits.items()}
-        return cls(call, parts, heads, loss_fn, shapes)
+        shapes = {name: tuple(value.shape[1:]) for name, value in found.logits.items()}
+        return cls(call, found.parts, heads, shapes, loss_fn, found.explained)
+
+    def __str__(self) -> str:
+        terms = "; ".join(map(str, self.parts)) or "no logits that fit the labels"
+        loss = "" if self.loss_fn is None else ", loss by loss_fn"
+        if not self.explained and self.loss_fn is None:
+            loss = ", loss from the model one sample at a time"
+        places = ", ".join(f"{head.path} only where labels are" for head in self.heads.values())
+        return f"{terms}{loss}{', ' if places else ''}{places}"
 
     def check_score(self, score: Score) -> None:
         """Raise where a score cannot be had from this model."""
-        if not self.parts and score != "loss":
+        if score == "loss" and (self.loss_fn is not None or not self.explained):
+            return
+        if not self.parts:
             raise ValueError(
-                f"score={score!r} needs logits, but the model returns only a reduced loss, or one that "
-                "its logits do not reproduce: use score='loss', or pass forward= that returns logits "
-                "and loss_fn="
+                f"score={score!r} needs logits that fit the labels, and the model returns none, or only "
+                "a reduced loss: use score='loss', or pass forward= that returns the logits"
             )
         if callable(score):
             return
@@ -96,13 +113,19 @@ class Plan:
                 f"{bare[0].kind!r}: use score='loss'"
             )
 
+    def labels_for(self, part: Part, batch: Any) -> Tensor | None:
+        """The labels of a part in a batch."""
+        if part.labels is None:
+            return None
+        labels = self.call.labels_of(batch)
+        if part.labels not in labels:
+            raise ValueError(
+                f"a batch without {part.labels!r}, which the first batch had: its keys are {sorted(labels)}"
+            )
+        return labels[part.labels]
+
     def each_part(self, model: nn.Module, batch: Any, consume: Consume) -> None:
         """Run the model and hand over each part's predictions, with heads only where labels are."""
-        labels = self.call.labels_of(batch)
-
-        def target(part: Part) -> Tensor | None:
-            return labels[part.labels] if part.labels is not None else None
-
         with ExitStack() as open_heads:
             for part in self.parts:
                 head = self.heads.get(part.logits)
@@ -112,37 +135,24 @@ class Plan:
                 def intercept(
                     inputs: Tensor, forward: Callable[[Tensor], Tensor], part: Part = part
                 ) -> None:
-                    rows = rows_of(part, inputs, target(part))
-                    consume(part, replace(_unpadded(rows, batch), head=forward), target(part))
+                    labels = self.labels_for(part, batch)
+                    rows = _unpadded(rows_of(part, inputs, labels), batch)
+                    consume(part, replace(rows, head=forward), labels)
 
                 open_heads.enter_context(head.intercepted(intercept))
             output = logits_of(self.call.run(model, batch))
         for part in self.parts:
-            if part.logits in self.heads:
-                continue
-            logits, wanted = output[part.logits], target(part)
-            if part.has_classes:
-                consume(part, _unpadded(rows_of(part, logits, wanted), batch), wanted)
-            else:
-                consume(part, logits, wanted)
+            if part.logits not in self.heads:
+                labels = self.labels_for(part, batch)
+                consume(part, self.laid_out(part, output[part.logits], labels, batch), labels)
 
-    def losses(self, output: Any, batch: Any) -> Tensor | None:
-        """Each sample's loss from an output that the model has already made for a batch.
-
-        None where it does not fit: the user may have trained in smaller pieces.
-        """
-        logits, labels = logits_of(output), self.call.labels_of(batch)
-        total: Tensor | None = None
-        for part in self.parts:
-            found, wanted = logits.get(part.logits), labels.get(str(part.labels))
-            if found is None or wanted is None or len(found) != len(wanted):
-                return None
-            if tuple(found.shape[1:-1]) != self.shapes[part.logits][:-1]:
-                return None
-            rows = rows_of(part, found, wanted) if part.has_classes else found
-            value = self.score(part, rows, wanted, "loss")
-            total = value if total is None else total + value
-        return total
+    def laid_out(
+        self, part: Part, logits: Tensor, labels: Tensor | None, batch: Any
+    ) -> Rows | Tensor:
+        """A part's logits as rows of classes, or as they are where there are none."""
+        if not part.has_classes:
+            return logits
+        return _unpadded(rows_of(part, logits, labels), batch)
 
     def score(self, part: Part, found: Rows | Tensor, labels: Tensor | None, score: str) -> Tensor:
         """One part's score of each sample, times its weight in the sum."""
@@ -152,16 +162,48 @@ class Plan:
             values = score_rows(found, score, width=width)
         else:
             assert labels is not None
-            values = part_losses(part, found, labels, self.loss_fn)
+            values = part_losses(part, found, labels)
         return values * part.weight
+
+    def losses(self, output: Any, batch: Any) -> Tensor | None:
+        """Each sample's loss from an output that the model has already made for a batch.
+
+        None where it does not fit: the user may have trained in smaller pieces.
+        """
+        logits, labels = logits_of(output), self.call.labels_of(batch)
+        if self.loss_fn is not None:
+            (found,), (wanted,) = logits.values(), labels.values()
+            return (
+                self.loss_fn(found, wanted.to(found.device)) if len(found) == len(wanted) else None
+            )
+        if not self.explained:
+            return None
+        total: list[Tensor] = []
+        for part in self.parts:
+            found, wanted = logits.get(part.logits), labels.get(str(part.labels))
+            if found is None or wanted is None or len(found) != len(wanted):
+                return None
+            total.append(
+                self.score(part, self.laid_out(part, found, wanted, batch), wanted, "loss")
+            )
+        return torch.stack(total).sum(dim=0)
+
+
+def probe_rows(call: Call, batch: Any) -> Tensor | None:
+    """Samples to find a plan with: the first that have a label; None where none has."""
+    size = batches.batch_size(batch)
+    labelled = torch.ones(size, dtype=torch.bool)
+    for labels in call.labels_of(batch).values():
+        if not labels.is_floating_point() and len(labels) == size:
+            labelled &= (labels.reshape(size, -1) >= 0).any(dim=1).cpu()
+    rows = labelled.nonzero().squeeze(1)[:PROBE_ROWS]
+    return rows if len(rows) else None
 
 
 def _unpadded(rows: Rows, batch: Any) -> Rows:
     """Without labels, positions of padding should not count."""
-    if rows.labels_BT is not None or not isinstance(batch, Mapping):
-        return rows
-    mask = batch.get("attention_mask")
-    if not isinstance(mask, Tensor) or mask.shape != rows.mask_BT.shape:
+    mask = mask_of(batch) if rows.labels_BT is None else None
+    if mask is None or mask.shape != rows.mask_BT.shape:
         return rows
     return replace(rows, mask_BT=mask.bool())
 
@@ -177,16 +219,21 @@ class Exit(ABC):
             stack: path of the stack, where the user named it.
         """
 
-    def prepare(self, plan: Plan) -> None:  # noqa: B027 - most exits fit any objective
-        """Check, on the first batch, that this exit fits the model's objective."""
+    @abstractmethod
+    def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
+        """Check, on some samples of the first batch, that this exit fits the model."""
 
     @abstractmethod
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         """One score a sample; called in eval mode, without gradients.
 
         Args:
-            learn: whether an exit with weights of its own may train them on these samples.
+            learn: whether an exit with weights of its own should remember these samples for
+                the next `learn`.
         """
+
+    def learn(self, plan: Plan) -> None:  # noqa: B027 - most exits have nothing to learn
+        """Train the exit's own weights, if it has any, on the samples scored for that."""
 
     def state_dict(self) -> dict[str, Any]:
         """What the exit has learned, as plain tensors and numbers."""
@@ -221,6 +268,10 @@ class BlockExit(Exit):
         self.k: int | None = None
         self.stack: Stack | None = None
 
+    def __repr__(self) -> str:
+        where = f" of {self.stack.path}" if self.stack is not None else ""
+        return f"{type(self).__name__}({self.at!r}{where})"
+
     def bind(self, model: nn.Module, stack: str | None) -> None:
         if self.at == "last":
             return
@@ -230,18 +281,23 @@ class BlockExit(Exit):
             self.stack, self.k = find_stack(model, stack), self.at
         self.stack.check_exit(self.k)
 
+    def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
+        if self.stack is not None:
+            self.stack.check_chain(lambda: plan.call.run(model, probe))
+
     @contextmanager
     def _truncated(self) -> Iterator[None]:
         if self.stack is None or self.k is None:
             yield
             return
-        with self.stack.truncated(self.k) as way:
+        with self.stack.truncated(self.k):
             yield
-        _ = way.hidden  # raises where the block did not run
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         with self._truncated():
-            if not plan.parts:
+            if score == "loss" and plan.loss_fn is not None:
+                return custom_losses(plan, logits_of(plan.call.run(model, batch)), batch)
+            if score == "loss" and not plan.explained:
                 return reduced_losses(plan.call, model, batch)
             if callable(score):
                 return custom_scores(plan, score, logits_of(plan.call.run(model, batch)), batch)
@@ -254,21 +310,37 @@ class BlockExit(Exit):
         return torch.stack(values).sum(dim=0)
 
     def examine(self, plan: Plan, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None]:
-        """Exact loss of each sample, and whether it is misclassified where that has a meaning."""
-        if not plan.parts:
-            return reduced_losses(plan.call, model, batch), None
-        losses: list[Tensor] = []
+        """Exact loss of each sample, and whether it is misclassified where that has a meaning.
+
+        The second is −1 for a sample without a label, else 0 or 1.
+        """
         wrong: list[Tensor] = []
+        losses: list[Tensor] = []
 
         def consume(part: Part, found: Rows | Tensor, labels: Tensor | None) -> None:
-            losses.append(plan.score(part, found, labels, "loss"))
+            if plan.explained:
+                losses.append(plan.score(part, found, labels, "loss"))
             single = isinstance(found, Rows) and found.mask_BT.shape[1] == 1
             if single and part.kind == "classes" and labels is not None:
                 assert isinstance(found, Rows)
-                wrong.append(found.inputs_BTH[:, 0].argmax(dim=-1) != labels.reshape(-1))
+                assert found.labels_BT is not None
+                missed_B = found.inputs_BTH[:, 0].argmax(dim=-1) != found.labels_BT[:, 0]
+                wrong.append(torch.where(found.mask_BT[:, 0], missed_B.int(), -1))
 
-        plan.each_part(model, batch, consume)
+        if plan.parts and (plan.explained or plan.loss_fn is not None):
+            plan.each_part(model, batch, consume)
+        if plan.loss_fn is not None:
+            losses.append(custom_losses(plan, logits_of(plan.call.run(model, batch)), batch))
+        elif not plan.explained:
+            losses.append(reduced_losses(plan.call, model, batch))
         return torch.stack(losses).sum(dim=0), wrong[0] if wrong else None
+
+
+def custom_losses(plan: Plan, logits: dict[str, Tensor], batch: Any) -> Tensor:
+    """Each sample's loss by the user's own function."""
+    assert plan.loss_fn is not None
+    (values,), (labels,) = logits.values(), plan.call.labels_of(batch).values()
+    return plan.loss_fn(values, labels.to(values.device))
 
 
 def reduced_losses(call: Call, model: nn.Module, batch: Any) -> Tensor:
@@ -277,6 +349,9 @@ def reduced_losses(call: Call, model: nn.Module, batch: Any) -> Tensor:
     losses = []
     for i in range(size):
         sample = batches.take(batch, torch.tensor([i]), size=size)
+        if probe_rows(call, sample) is None:
+            losses.append(torch.zeros(()))  # no label, nothing to learn: the lowest score
+            continue
         loss = loss_of(call.run(model, sample, with_labels=True))
         if loss is None:
             raise ValueError(
@@ -284,7 +359,8 @@ def reduced_losses(call: Call, model: nn.Module, batch: Any) -> Tensor:
                 "output with .loss or .logits, or pass forward= that returns the logits"
             )
         losses.append(loss.float().reshape(()))
-    return torch.stack(losses)
+    device = losses[-1].device
+    return torch.stack([loss.to(device) for loss in losses])
 
 
 def custom_scores(

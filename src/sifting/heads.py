@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 # What is done in place of a head: (its inputs, the head itself) -> None
 Intercept = Callable[[Tensor, Callable[[Tensor], Tensor]], None]
+Finish = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,12 +20,16 @@ class Head:
     """A module that turns each position's features into logits, independently of the others.
 
     Attributes:
+        path: where it is in the model.
         module: the module, e.g. BERT's transform and decoder together.
         width: number of logits a position.
+        finish: what the model does to the module's output: nothing, a cast, a scale, a cap.
     """
 
+    path: str
     module: nn.Module
     width: int
+    finish: Finish
 
     @contextmanager
     def intercepted(self, intercept: Intercept) -> Iterator[None]:
@@ -37,8 +42,11 @@ class Head:
         original = module.forward
         had_own = "forward" in module.__dict__
 
+        def head(inputs: Tensor) -> Tensor:
+            return self.finish(original(inputs))
+
         def forward(inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-            intercept(inputs, original)
+            intercept(inputs, head)
             return inputs.new_zeros(()).expand(*inputs.shape[:-1], self.width)
 
         module.__dict__["forward"] = forward
@@ -52,45 +60,63 @@ class Head:
 
 
 def find_head(model: nn.Module, run: Callable[[], dict[str, Tensor]], name: str) -> Head | None:
-    """The outermost module whose output is the model's logits and which works by position.
+    """The outermost module that gives the model's logits and works position by position.
 
-    Both are checked on the batch that `run` puts through the model. None where the logits are
-    worked on after the last module, or that module mixes positions: the head then runs whole.
+    Both are checked on the batch that `run` puts through the model. None where the module mixes
+    positions, or where what follows it is more than a cast, a scale or a cap: the head then runs
+    whole.
 
     Args:
         model: the model, in eval mode, without gradients.
         run: runs it and returns its logits by name.
         name: the logits meant.
     """
-    seen: list[tuple[nn.Module, Tensor, Tensor]] = []
+    seen: list[tuple[str, nn.Module, Tensor, Tensor]] = []
 
-    def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if (
-            isinstance(output, Tensor)
-            and output.ndim == 3
-            and len(args) == 1
-            and isinstance(args[0], Tensor)
-            and args[0].is_floating_point()
-            and args[0].shape[:2] == output.shape[:2]
-        ):
-            seen.append((module, args[0], output))
+    def noting(path: str) -> Callable[..., None]:
+        def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if (
+                isinstance(output, Tensor)
+                and output.ndim == 3
+                and len(args) == 1
+                and isinstance(args[0], Tensor)
+                and args[0].is_floating_point()
+                and args[0].shape[:2] == output.shape[:2]
+            ):
+                seen.append((path, module, args[0], output))
+
+        return note
 
     handles = [
-        module.register_forward_hook(note) for module in model.modules() if module is not model
+        module.register_forward_hook(noting(path)) for path, module in model.named_modules() if path
     ]
     try:
         logits = run()[name]
     finally:
         for handle in handles:
             handle.remove()
+    cap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
     # the outermost module returns last
-    for module, inputs, output in reversed(seen):
-        same = output is logits or (
-            output.data_ptr() == logits.data_ptr() and output.shape == logits.shape
-        )
-        if same and _by_position(module, inputs, output):
-            return Head(module, int(output.shape[-1]))
+    for path, module, inputs, output in reversed(seen):
+        if output.shape != logits.shape:
+            continue
+        finish = _finish(output, logits, cap)
+        if finish is not None and _by_position(module, inputs, output):
+            return Head(path, module, int(output.shape[-1]), finish)
     return None
+
+
+def _finish(output: Tensor, logits: Tensor, cap: float | None) -> Finish | None:
+    """What turns the module's output into the logits, if it is one of the usual things."""
+    dtype = logits.dtype
+    ways: list[Finish] = [lambda z: z.to(dtype)]
+    most = output.abs().argmax()
+    if float(output.flatten()[most]) != 0:
+        scale = float(logits.flatten()[most]) / float(output.flatten()[most])
+        ways.append(lambda z: (z * scale).to(dtype))
+    if cap:
+        ways.append(lambda z: (torch.tanh(z / cap) * cap).to(dtype))
+    return next((way for way in ways if _close(way(output), logits)), None)
 
 
 def _by_position(module: nn.Module, inputs_BTH: Tensor, output_BTC: Tensor) -> bool:
@@ -101,7 +127,11 @@ def _by_position(module: nn.Module, inputs_BTH: Tensor, output_BTC: Tensor) -> b
         return False
     if not isinstance(got_NC, Tensor) or got_NC.shape != expected_NC.shape:
         return False
-    low = output_BTC.dtype in (torch.float16, torch.bfloat16)
-    return torch.allclose(
-        got_NC, expected_NC, rtol=1e-2 if low else 1e-4, atol=1e-2 if low else 1e-4
-    )
+    return _close(got_NC, expected_NC)
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Equal up to rounding, by the scale of the whole: an untrained head's logits are all small."""
+    low = {a.dtype, b.dtype} & {torch.float16, torch.bfloat16}
+    error = float((a.float() - b.float()).abs().max())
+    return error <= (2e-2 if low else 1e-4) * float(b.float().abs().max())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sifting import batch as batches
+from sifting.streams import get_streams, set_streams
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
@@ -60,14 +62,27 @@ class SiftedLoader:
                 f"a {type(self.loader).__name__} has no length, so neither has what is sifted from it"
             )
         count = len(self.loader)
-        size = getattr(self.loader, "batch_size", None)
-        if not isinstance(size, int):
-            return [1 << 20] * count  # any size that keep divides gives the same number of pieces
+        schedule = self.sifter.schedule
+        if (
+            self.sifter.step >= schedule.warmup_steps
+            and schedule.every == 1
+            and schedule.stop_step is None
+        ):
+            return [2] * count  # one batch each, whatever their sizes
+        source: Any = self.loader
+        size = getattr(source, "batch_size", None)
+        if size is None:
+            source = getattr(source, "batch_sampler", None)
+            size = getattr(source, "batch_size", None)
+        samples = _sized(getattr(source, "sampler", None), getattr(self.loader, "dataset", None))
+        if not isinstance(size, int) or samples is None:
+            raise TypeError(
+                f"the sizes of a {type(self.loader).__name__}'s batches cannot be told, so the number of "
+                "batches cannot either while nothing is selected (warm-up, every, stop_step)"
+            )
         sizes = [size] * count
-        source = getattr(self.loader, "sampler", None)
-        samples = len(source) if isinstance(source, Sized) else None
-        if samples is not None and count and not getattr(self.loader, "drop_last", False):
-            sizes[-1] = samples - size * (count - 1) or size
+        if count and not getattr(source, "drop_last", False):
+            sizes[-1] = samples - size * (count - 1)
         return sizes
 
     def __iter__(self) -> Iterator[Any]:
@@ -76,6 +91,7 @@ class SiftedLoader:
         skip = sifter.position if sifter.resuming else None
         sifter.resuming = False
         source, position = _order(self.loader, skip)
+        first = skip is None and sifter.meter.counts["candidates_seen"] == 0
         index = int(skip["batches"]) if skip else 0
         done_pieces = int(skip["pieces"]) if skip else 0
         position.update(batches=index, pieces=done_pieces)
@@ -85,21 +101,23 @@ class SiftedLoader:
             while True:
                 begin = time.perf_counter()
                 if not done_pieces:
-                    position["fetch"] = torch.get_rng_state()
+                    position["fetch"] = get_streams()
                 try:
                     candidates = next(source)
                 except StopIteration:
                     break
                 finally:
                     meter.seconds["loading"] += time.perf_counter() - begin
+                if first:
+                    self._check(candidates)
+                    first = False
                 for place, piece in self._pieces(candidates, done_pieces):
                     position.update(batches=index + (place == 0), pieces=place)
                     meter.counts["steps"] += 1
-                    meter.counts["samples_trained"] += batches.batch_size(piece)
-                    with self._hooked():
-                        begin = time.perf_counter()
+                    sifter.handed = batches.batch_size(piece)
+                    meter.counts["samples_trained"] += sifter.handed
+                    with self._hooked(), meter.time("between", sifter.device):
                         yield piece
-                        meter.seconds["between"] += time.perf_counter() - begin
                 done_pieces = 0
                 index += 1
             sifter.position = None
@@ -112,28 +130,71 @@ class SiftedLoader:
         size = batches.batch_size(candidates)
         step = sifter.step - done
         schedule, meter = sifter.schedule, sifter.meter
-        first = meter.counts["selections"] == 0
         fresh = done == 0
         met = sifter.batches_met - (not fresh and step >= schedule.warmup_steps)
         if fresh:
             meter.counts["candidates_seen"] += size
             sifter.batches_met += step >= schedule.warmup_steps
-        if schedule.sifts(step=step, batch=met) and (size > 1 or first):
-            yield 0, sifter.select(candidates).batch
+        if schedule.sifts(step=step, batch=met) and size > 1:
+            yield 0, sifter.sift(candidates, size).batch
             return
         sifter.last = None
         pieces = batches.split(candidates, schedule.count(step=step, size=size))
         for place, piece in enumerate(pieces[done:], start=done + 1):
             yield place % len(pieces), piece
 
+    def _check(self, candidates: Any) -> None:
+        """What cannot work should fail on the first batch, not when warm-up ends."""
+        sifter = self.sifter
+        keep = sifter.schedule.keep
+        if not callable(keep) and keep == 1:
+            return  # the plain loop
+        size = batches.batch_size(candidates)
+        if size < 2:
+            raise ValueError(
+                f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
+                "times the batch you train on"
+            )
+        sifter.check(candidates)
+
     @contextmanager
     def _hooked(self) -> Iterator[None]:
         """Listen to the model's forward while the user's step runs."""
-        handle = self.sifter.model.register_forward_hook(self.sifter.read_training_forward)
+        handle = self.sifter.model.register_forward_hook(Listener(self.sifter))
         try:
             yield
         finally:
             handle.remove()
+
+
+class Listener:
+    """Forward hook that reads the user's training forward.
+
+    It does not keep the sifter alive, and is mute in a copy: a model that is deep-copied or
+    pickled in the middle of a step takes no sifter with it.
+    """
+
+    def __init__(self, sifter: Sifter | None = None) -> None:
+        self._sifter = None if sifter is None else weakref.ref(sifter)
+
+    def __call__(self, module: Any, args: Any, output: Any) -> None:
+        sifter = None if self._sifter is None else self._sifter()
+        if sifter is not None and not torch.compiler.is_compiling():
+            sifter.read_training_forward(output)
+
+    def __reduce__(self) -> tuple[type[Listener], tuple[()]]:
+        return Listener, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Listener:
+        return Listener()
+
+
+def _sized(*sources: Any) -> int | None:
+    """Length of the first that has one."""
+    for source in sources:
+        if isinstance(source, Sized):
+            return len(source)
+    return None
 
 
 def _order(
@@ -145,17 +206,13 @@ def _order(
     when an epoch starts. To resume, that draw is made again from the same state; the global
     stream is then put back to where the user has it now.
     """
-    generators = {
-        name: generator
-        for name, owner in (("loader", loader), ("sampler", getattr(loader, "sampler", None)))
-        if isinstance(generator := getattr(owner, "generator", None), torch.Generator)
-    }
+    generators = _generators(loader)
     if skip is None:
-        started: dict[str, Any] = {"global": torch.get_rng_state()}
-        started.update({name: g.get_state() for name, g in generators.items()})
+        started: dict[str, Any] = {"start": get_streams()}
+        started.update({name: generator.get_state() for name, generator in generators.items()})
         return iter(loader), started
-    here = torch.get_rng_state()
-    torch.set_rng_state(skip["global"].cpu())
+    here = get_streams()
+    set_streams(skip["start"])
     for name, generator in generators.items():
         if name in skip:
             generator.set_state(skip[name].cpu())
@@ -169,7 +226,23 @@ def _order(
     if skip["pieces"]:
         # a batch left half-trained is fetched again just as it was the first time
         if skip["batches"]:
-            torch.set_rng_state(skip["fetch"].cpu())
+            set_streams(skip["fetch"])
         source = itertools.chain([next(source)], source)
-    torch.set_rng_state(here)
+    set_streams(here)
     return source, {name: skip[name] for name in skip if name not in ("batches", "pieces")}
+
+
+def _generators(loader: Any) -> dict[str, torch.Generator]:
+    """The generators that a loader, its samplers and theirs draw from, by where they are."""
+    found: dict[str, torch.Generator] = {}
+    open_nodes = [("loader", loader)]
+    while open_nodes:
+        path, node = open_nodes.pop(0)
+        generator = getattr(node, "generator", None)
+        if isinstance(generator, torch.Generator) and generator not in found.values():
+            found[path] = generator
+        for name in ("batch_sampler", "sampler"):
+            child = getattr(node, name, None)
+            if child is not None and path.count(".") < 3:
+                open_nodes.append((f"{path}.{name}", child))
+    return found

@@ -18,6 +18,7 @@ from torch import Tensor
 
 WINDOW = 10  # audits that the figures of selection quality are averaged over
 FEWEST = 3  # audits before anything is concluded from them
+SPAN = 100  # training steps whose random picks give one reading of ρ
 
 
 class SiftingWarning(UserWarning):
@@ -162,7 +163,9 @@ class Meter:
         self.counts = dict.fromkeys(self.COUNTS, 0)
         self.seconds = dict.fromkeys(self.CLOCKS, 0.0)
         self.recent: deque[list[float]] = deque(maxlen=WINDOW)  # recall, correlation, ρ, wrong
-        self.explored = [0.0, 0.0]  # running sums: mean loss of the kept, of the candidates
+        self.explored: Tensor | None = None  # running sums: mean loss of the kept, the candidates
+        self.observed = 0
+        self.windows: deque[float] = deque(maxlen=WINDOW)  # ρ over spans of training steps
         self.warned: set[str] = set()
         self._events: list[tuple[str, Any, Any]] = []
 
@@ -198,9 +201,26 @@ class Meter:
         values = [found.recall, found.rank_correlation, found.rho_approx]
         self.recent.append([*values, math.nan if wrong is None else wrong])
 
-    def observe(self, kept: float, candidates: float) -> None:
-        """Add mean exact losses met in training: of the kept, and estimated of the candidates."""
-        self.explored = [0.98 * self.explored[0] + kept, 0.98 * self.explored[1] + candidates]
+    def observe(self, means_2: Tensor) -> None:
+        """Add mean exact losses met in training: of the kept, and estimated of the candidates.
+
+        They stay on their device; once in a span they are read back, as one ρ.
+        """
+        means_2 = torch.where(means_2.isfinite().all(), means_2, 0.0)
+        self.explored = (
+            means_2 if self.explored is None else 0.98 * self.explored.to(means_2.device) + means_2
+        )
+        self.observed += 1
+        if self.observed % SPAN == 0:
+            rho = self._rho_explored()
+            if rho is not None:
+                self.windows.append(rho)
+
+    def _rho_explored(self) -> float | None:
+        if self.explored is None:
+            return None
+        kept, candidates = self.explored.tolist()
+        return kept / candidates if candidates > 0 else None
 
     def stats(self) -> Stats:
         """The summary so far."""
@@ -223,18 +243,20 @@ class Meter:
             recall=recall,
             rank_correlation=correlation,
             rho_approx=rho,
-            rho_explored=self.explored[0] / self.explored[1] if self.explored[1] > 0 else None,
+            rho_explored=self._rho_explored(),
             misclassified=None if wrong is None or math.isnan(wrong) else wrong,
         )
 
-    def worse_than_random(self) -> bool:
-        """Whether the last audits put ρ_approx below 1, beyond their own noise."""
-        values = [row[2] for row in self.recent]
-        if len(values) < FEWEST:
-            return False
-        mean = sum(values) / len(values)
-        spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
-        return mean + 3 * spread / math.sqrt(len(values)) < 1
+    def condemned(self) -> float | None:
+        """ρ_approx, where audits or random picks put it below 1 beyond their own noise."""
+        for values in ([row[2] for row in self.recent], list(self.windows)):
+            if len(values) < FEWEST:
+                continue
+            mean = sum(values) / len(values)
+            spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (len(values) - 1))
+            if mean + 3 * spread / math.sqrt(len(values)) < 1:
+                return mean
+        return None
 
     def mostly_wrong(self) -> bool:
         """Whether most of the kept samples were misclassified over the last audits."""
@@ -247,7 +269,9 @@ class Meter:
             "counts": dict(self.counts),
             "seconds": dict(self.seconds),
             "recent": [list(row) for row in self.recent],
-            "explored": list(self.explored),
+            "explored": None if self.explored is None else self.explored.tolist(),
+            "observed": self.observed,
+            "windows": list(self.windows),
             "warned": dict.fromkeys(sorted(self.warned), 1),
         }
 
@@ -255,6 +279,9 @@ class Meter:
         self.counts = {name: int(state["counts"][name]) for name in self.COUNTS}
         self.seconds = {name: float(state["seconds"][name]) for name in self.CLOCKS}
         self.recent = deque(([float(v) for v in row] for row in state["recent"]), maxlen=WINDOW)
-        self.explored = [float(v) for v in state["explored"]]
+        explored = state["explored"]
+        self.explored = None if explored is None else torch.tensor(explored, dtype=torch.float64)
+        self.observed = int(state["observed"])
+        self.windows = deque((float(v) for v in state["windows"]), maxlen=WINDOW)
         self.warned = set(state["warned"])
         self._events = []

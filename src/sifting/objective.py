@@ -1,7 +1,7 @@
 """What is trained, sample by sample: which logits belong to which labels, by which loss.
 
 A model's own reduced loss is the reference. Each way in which logits and labels could fit is
-tried on two samples, and the one that reproduces the model's loss is used, so that what is
+tried on two samples, and the one that reproduces the model's loss best is used, so that what is
 scored is what is trained: sums of parts (MLM + NSP), shifted labels (causal models), multi-label
 and regression losses alike.
 
@@ -24,10 +24,9 @@ from torch import Tensor, nn
 from sifting import scores
 from sifting.calls import Call, logits_of, loss_of
 
-IGNORE = -100  # the label that marks a position without one, here and in torch
 CHUNK = 2**23  # logits held at a time: 32 MiB in single precision
 
-Kind = Literal["classes", "classes_first", "soft", "binary", "squares", "custom"]
+Kind = Literal["classes", "classes_first", "soft", "binary", "squares"]
 Score = str | Callable[[Any, Any], Tensor]
 
 
@@ -40,7 +39,7 @@ class Part:
         labels: name of the labels in the batch; None where there are none.
         kind: "classes" (the class is the last dimension), "classes_first" (it is the second, as
             torch has it for images), "soft" (class probabilities), "binary" (multi-label),
-            "squares" (regression), "custom" (the user's `loss_fn`).
+            "squares" (regression).
         shift: 1 where position t predicts the label at t + 1.
         weight: factor of this term in the sum.
     """
@@ -55,6 +54,10 @@ class Part:
     def has_classes(self) -> bool:
         """Whether its logits are over classes, so that entropy and margin mean something."""
         return self.kind in ("classes", "classes_first", "soft")
+
+    def __str__(self) -> str:
+        shift = ", shifted" if self.shift else ""
+        return f"{self.logits} → {self.labels or 'no labels'} ({self.kind}{shift})"
 
 
 @dataclass(frozen=True)
@@ -78,14 +81,14 @@ class Rows:
         Args:
             width: number of classes, where it cannot be read off the inputs.
         """
-        inputs_NH = self.inputs_BTH[self.mask_BT]
-        labels_N = None if self.labels_BT is None else self.labels_BT[self.mask_BT]
-        rows = max(1, CHUNK // max(1, width or inputs_NH.shape[-1]))
-        for start in range(0, inputs_NH.shape[0], rows):
-            piece = inputs_NH[start : start + rows]
+        rows = max(1, CHUNK // max(1, width or self.inputs_BTH.shape[-1]))
+        b_N, t_N = self.mask_BT.nonzero(as_tuple=True)
+        for start in range(0, len(b_N), rows):
+            b, t = b_N[start : start + rows], t_N[start : start + rows]
+            piece = self.inputs_BTH[b, t]
             yield (
                 piece if self.head is None else self.head(piece),
-                None if labels_N is None else labels_N[start : start + rows],
+                None if self.labels_BT is None else self.labels_BT[b, t],
             )
 
 
@@ -96,22 +99,27 @@ def rows_of(part: Part, inputs: Tensor, labels: Tensor | None) -> Rows:
     >>> rows_of(part, torch.zeros(2, 4, 9), torch.tensor([[-100, 5, 6, -100]] * 2)).mask_BT
     tensor([[ True,  True, False],
             [ True,  True, False]])
+
+    A negative label marks a position without one: −100 in torch, −1 elsewhere.
     """
     if part.kind == "classes_first":
         inputs = inputs.movedim(1, -1)
     batch = inputs.shape[0]
     inputs_BTH = inputs.reshape(batch, -1, inputs.shape[-1])
     if labels is None:
-        mask_BT = torch.ones(inputs_BTH.shape[:2], dtype=torch.bool, device=inputs.device)
-        return Rows(inputs_BTH, mask_BT, None)
+        return Rows(inputs_BTH, _all(inputs_BTH), None)
+    labels = labels.to(inputs.device)  # a model spread over devices ends on another
     if part.kind == "soft":
         labels_BTC = labels.reshape(batch, -1, labels.shape[-1])
-        mask_BT = torch.ones(labels_BTC.shape[:2], dtype=torch.bool, device=inputs.device)
-        return Rows(inputs_BTH, mask_BT, labels_BTC)
+        return Rows(inputs_BTH, _all(labels_BTC), labels_BTC)
     labels_BT = labels.reshape(batch, -1)
     if part.shift:
         inputs_BTH, labels_BT = inputs_BTH[:, : -part.shift], labels_BT[:, part.shift :]
-    return Rows(inputs_BTH, labels_BT != IGNORE, labels_BT)
+    return Rows(inputs_BTH, labels_BT >= 0, labels_BT)
+
+
+def _all(like_BTX: Tensor) -> Tensor:
+    return torch.ones(like_BTX.shape[:2], dtype=torch.bool, device=like_BTX.device)
 
 
 def score_rows(rows: Rows, score: str, *, width: int | None = None) -> Tensor:
@@ -129,13 +137,13 @@ class PerSampleLoss:
     tensor([1., 1.])
 
     Modules with a `reduction` are copied with it off; functions that take `reduction` are
-    called with "none"; a function that can only reduce is called once a sample.
+    called with "none"; a function that can only reduce is called once a sample. Positions with a
+    negative class label do not count.
     """
 
     def __init__(self, loss_fn: Callable[..., Tensor]) -> None:
         if not callable(loss_fn):
             raise TypeError(f"loss_fn={loss_fn!r} is not callable: pass loss_fn(logits, labels)")
-        self.reduced = loss_fn
         self.loss_fn = loss_fn
         self.options: dict[str, Any] = {}
         if isinstance(loss_fn, nn.Module) and hasattr(loss_fn, "reduction"):
@@ -156,38 +164,28 @@ class PerSampleLoss:
                 f"loss_fn gave a tensor of shape {tuple(values.shape)} for {batch} samples: return "
                 "one value a sample, or a scalar"
             )
-        return values.reshape(batch, -1).mean(dim=1)
+        values = values.float().reshape(batch, -1)
+        if not labels.is_floating_point() and labels.numel() == values.numel():
+            counted = (labels >= 0).reshape(batch, -1)
+            return (values * counted).sum(dim=1) / counted.sum(dim=1).clamp_min(1)
+        return values.mean(dim=1)
 
 
-def part_losses(
-    part: Part, logits: Tensor, labels: Tensor, loss_fn: PerSampleLoss | None = None
-) -> Tensor:
-    """One value a sample of a part that has no class rows, or only a loss of its own."""
-    if part.kind == "custom":
-        assert loss_fn is not None
-        return loss_fn(logits, labels).float()
+def part_losses(part: Part, logits: Tensor, labels: Tensor) -> Tensor:
+    """One value a sample of a part without classes."""
     values = logits.float().reshape(logits.shape[0], -1)
-    labels = labels.float().reshape(logits.shape[0], -1)
+    labels = labels.to(values.device).float().reshape(logits.shape[0], -1)
     if part.kind == "binary":
         return F.binary_cross_entropy_with_logits(values, labels, reduction="none").mean(dim=1)
     return (values - labels).square().mean(dim=1)
 
 
-def match_parts(
-    logits: dict[str, Tensor], labels: dict[str, Tensor], *, custom: bool = False
-) -> list[list[Part]]:
+def match_parts(logits: dict[str, Tensor], labels: dict[str, Tensor]) -> list[list[Part]]:
     """For each of the labels, the ways in which it could fit some of the logits.
 
     >>> match_parts({"logits": torch.zeros(2, 3)}, {"labels": torch.zeros(2, dtype=torch.long)})
     [[Part(logits='logits', labels='labels', kind='classes', shift=0, weight=1.0)]]
     """
-    if custom:
-        if len(logits) != 1 or len(labels) != 1:
-            raise ValueError(
-                f"loss_fn needs one output and one set of labels; the model gives {sorted(logits)} and "
-                f"the batch {sorted(labels)}: pass forward= and labels= that return one each"
-            )
-        return [[Part(next(iter(logits)), next(iter(labels)), "custom")]]
     found: list[list[Part]] = []
     for name, values in labels.items():
         options = [
@@ -196,8 +194,7 @@ def match_parts(
             for kind, shift in _fits(outputs, values)
         ]
         # start_positions belong to start_logits though end_logits have the same shape
-        stem = name.split("_")[0]
-        named = [part for part in options if part.logits.startswith(f"{stem}_")]
+        named = [part for part in options if part.logits.startswith(f"{name.split('_')[0]}_")]
         if options:
             found.append(named or options)
     return found
@@ -207,9 +204,18 @@ def _fits(logits: Tensor, labels: Tensor) -> list[tuple[Kind, int]]:
     if logits.shape[0] != labels.shape[0]:
         return []
     if labels.is_floating_point():
-        if logits.shape == labels.shape:
-            return [("binary", 0), ("squares", 0), ("soft", 0)]
-        return [("squares", 0)] if logits.numel() == labels.numel() else []
+        if logits.shape != labels.shape:
+            return [("squares", 0)] if logits.numel() == labels.numel() else []
+        distributions = (
+            labels.ndim == 2
+            and labels.shape[1] > 1
+            and bool((labels >= 0).all())
+            and torch.allclose(
+                labels.sum(dim=1).float(), torch.ones(()).to(labels.device), atol=1e-3
+            )
+        )
+        known: list[tuple[Kind, int]] = [("soft", 0), ("binary", 0), ("squares", 0)]
+        return known if distributions else known[1:]
     if labels.dtype == torch.bool or logits.ndim < 2:
         return []
     if logits.shape[:-1] == labels.shape:
@@ -222,51 +228,86 @@ def _fits(logits: Tensor, labels: Tensor) -> list[tuple[Kind, int]]:
     return []
 
 
-def resolve(
-    call: Call, model: nn.Module, batch: Any, *, loss_fn: PerSampleLoss | None = None
-) -> tuple[tuple[Part, ...], dict[str, Tensor]]:
-    """The parts of the objective, and the logits they were found with.
+@dataclass(frozen=True)
+class Objective:
+    """What was found out about a model's loss.
 
-    Returns no parts where the model gives only a reduced loss, or one that no sum of known
-    losses reproduces: it is then scored one sample at a time.
+    Attributes:
+        call: how the model is to be called from now on.
+        parts: the terms; none where no logits fit the labels.
+        logits: the logits of the samples it was found with.
+        explained: whether the parts add up to what is trained. Where they do not, the loss is
+            taken from the model, one sample at a time.
+    """
+
+    call: Call
+    parts: tuple[Part, ...]
+    logits: dict[str, Tensor]
+    explained: bool
+
+
+def resolve(call: Call, model: nn.Module, batch: Any, *, custom: bool = False) -> Objective:
+    """Find the terms of a model's objective on some samples.
+
+    Args:
+        custom: whether the user gave the loss, so that the parts need not explain it.
     """
     labels = call.labels_of(batch)
-    output = call.run(model, batch)
-    logits = logits_of(output)
-    if not logits:
-        return (), {}
-    options = match_parts(logits, labels, custom=loss_fn is not None)
-    if loss_fn is not None:
-        return (options[0][0],), logits
+    reference: Tensor | None = None
+    given: dict[str, Tensor] | None = None
+    if call.takes_labels(model, batch):
+        output = call.run(model, batch, with_labels=True)
+        reference, given = loss_of(output), logits_of(output)
+        call = replace(call, always_labels=_needs_labels(call, model, batch, given))
+    if given is None or not call.always_labels:
+        output = call.run(model, batch)
+        given = logits_of(output)
+        reference = loss_of(output) if reference is None and not given else reference
+    options = match_parts(given, labels)
     if not options:
-        if labels:
+        if labels and reference is None and not custom:
             raise ValueError(
-                f"{_described(labels)} fit none of the model's outputs: {_described(logits)}. Pass "
-                "loss_fn=, or forward= that returns the logits"
+                f"{_described(labels)} fit none of the model's outputs: {_described(given) or 'none'}. "
+                "Pass loss_fn=, or forward= that returns the logits"
             )
-        return tuple(Part(name, None, "classes") for name in logits), logits
-    reference = None
-    if isinstance(batch, dict) or hasattr(batch, "keys"):
-        reference = (
-            loss_of(call.run(model, batch, with_labels=True)) if call.forward is None else None
+        bare = () if labels or reference is not None else given
+        return Objective(call, tuple(Part(n, None, "classes") for n in bare), given, not labels)
+    if reference is not None and not custom:
+        parts = _reproducing(reference, options, given, labels)
+        if parts:
+            return Objective(call, parts, given, explained=True)
+    usual = [_usual(ways) for ways in options]
+    parts = tuple(part for part in usual if part is not None)
+    if reference is None and not custom and len(parts) < len(options):
+        name = str(options[usual.index(None)][0].labels)
+        raise ValueError(
+            f"{_described({name: labels[name]})}: these are not classes, so cross-entropy does not "
+            "apply: pass loss_fn=nn.MSELoss(), nn.BCEWithLogitsLoss() or your own"
         )
-    if reference is None:
-        return tuple(_default(ways, labels) for ways in options), logits
-    return _reproducing(reference, options, logits, labels), logits
+    return Objective(call, parts, given, explained=reference is None and not custom)
 
 
-def _default(ways: Sequence[Part], labels: dict[str, Tensor]) -> Part:
+def _needs_labels(call: Call, model: nn.Module, batch: Any, given: dict[str, Tensor]) -> bool:
+    """Whether the logits are others, or cannot be had, without the labels."""
+    try:
+        bare = logits_of(replace(call, always_labels=False).run(model, batch))
+    except Exception:  # whatever a model raises when it misses its labels
+        return True
+    return bare.keys() != given.keys() or any(
+        bare[name].shape != value.shape
+        or float((bare[name] - value).abs().max()) > 1e-3 * float(value.abs().max())
+        for name, value in given.items()
+        if value.is_floating_point()
+    )
+
+
+def _usual(ways: Sequence[Part]) -> Part | None:
     """Without a loss to compare with: cross-entropy, as documented for pairs."""
     for kind in ("classes", "classes_first", "soft"):
         for part in ways:
             if part.kind == kind:
                 return part
-    name = ways[0].labels
-    assert name is not None
-    raise ValueError(
-        f"{name} are {labels[name].dtype} of shape {tuple(labels[name].shape)}, so cross-entropy does "
-        "not apply: pass loss_fn=nn.MSELoss(), nn.BCEWithLogitsLoss() or your own"
-    )
+    return None
 
 
 def _reproducing(
@@ -275,20 +316,23 @@ def _reproducing(
     logits: dict[str, Tensor],
     labels: dict[str, Tensor],
 ) -> tuple[Part, ...]:
-    """The combination of parts that gives the model's own loss; none if none does."""
-    exact = reference.dtype in (torch.float32, torch.float64) and not any(
-        value.dtype in (torch.float16, torch.bfloat16) for value in logits.values()
-    )
-    tolerance = 1e-3 if exact else 3e-2
+    """The combination of parts that comes closest to the model's own loss; none if none does.
+
+    The closest, since an untrained model's loss is nearly the same for any labels.
+    """
+    low = reference.dtype in (torch.float16, torch.bfloat16)
+    tolerance = 1e-2 if low else 1e-4
     value = float(reference)
+    best: tuple[float, tuple[Part, ...]] = (tolerance * max(1.0, abs(value)), ())
     for parts in itertools.product(*options):
         terms = [
             float(_reduced(part, logits[part.logits], labels[str(part.labels)])) for part in parts
         ]
-        for weight in (1.0, 1.0 / len(terms)):
-            if abs(weight * sum(terms) - value) <= tolerance * max(1.0, abs(value)):
-                return tuple(replace(part, weight=weight) for part in parts)
-    return ()
+        for weight in dict.fromkeys((1.0, 1.0 / len(terms))):
+            error = abs(weight * sum(terms) - value)
+            if error < best[0]:
+                best = (error, tuple(replace(part, weight=weight) for part in parts))
+    return best[1]
 
 
 def _reduced(part: Part, logits: Tensor, labels: Tensor) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+from sifting.streams import get_streams, set_streams
 
 
 @contextmanager
@@ -28,13 +28,15 @@ def quiet(model: nn.Module) -> Iterator[None]:
     builds lazily under inference mode could not be used in training afterwards.
     """
     modes = [(module, module.training) for module in model.modules()]
-    buffers = _impure_buffers(model)
+    buffers = [(module, _copies(module)) for module in model.modules() if not _pure(module)]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-    numpy = sys.modules.get("numpy")
-    python_state = random.getstate()
-    numpy_state = numpy.random.get_state() if numpy is not None else None
+    streams = get_streams()
     try:
-        with torch.random.fork_rng(devices=devices), torch.no_grad():
+        with (
+            torch.random.fork_rng(devices=devices),
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):
             for module, _ in modes:
                 # the attribute, not .eval(): people override train() to keep layers frozen
                 module.training = False
@@ -42,25 +44,33 @@ def quiet(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-        with torch.no_grad():
-            for module, name, buffer, copy, version in buffers:
-                if buffer._version != version:
-                    buffer.copy_(copy)
-                module._buffers[name] = buffer  # a forward may also have put another in its place
-        random.setstate(python_state)
-        if numpy is not None and numpy_state is not None:
-            numpy.random.set_state(numpy_state)
+        for module, copies in buffers:
+            _put_back(module, copies)
+        set_streams(streams)
 
 
-def _impure_buffers(model: nn.Module) -> list[tuple[nn.Module, str, Tensor, Tensor, int]]:
-    """Buffers that a forward in eval mode might write to, each with a copy and its version.
+def _pure(module: nn.Module) -> bool:
+    """The layers of torch.nn do not write to their buffers in eval mode; other modules may."""
+    return type(module).__module__.startswith("torch.nn.modules")
 
-    The layers of torch.nn do not write to theirs in eval mode; other modules may.
-    """
-    return [
-        (module, name, buffer, buffer.clone(), buffer._version)
-        for module in model.modules()
-        if not type(module).__module__.startswith("torch.nn.modules")
+
+def _copies(module: nn.Module) -> dict[str, tuple[Tensor, Tensor, int] | None]:
+    """Each buffer with a copy and its version."""
+    return {
+        name: None if buffer is None else (buffer, buffer.clone(), buffer._version)
         for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
+    }
+
+
+def _put_back(module: nn.Module, copies: dict[str, tuple[Tensor, Tensor, int] | None]) -> None:
+    for name in module._buffers.keys() - copies.keys():
+        del module._buffers[name]  # registered meanwhile
+    with torch.no_grad():
+        for name, saved in copies.items():
+            if saved is None:
+                module._buffers[name] = None
+                continue
+            buffer, copy, version = saved
+            if buffer._version != version:
+                buffer.copy_(copy)
+            module._buffers[name] = buffer  # a forward may also have put another in its place

@@ -46,8 +46,10 @@ class Schedule:
     def __post_init__(self) -> None:
         if not callable(self.keep):
             kept_count(self.keep, 1)
-        for name in ("warmup_steps", "every"):
-            value, least = getattr(self, name), int(name == "every")
+        for name, least in (("warmup_steps", 0), ("every", 1), ("stop_step", 1)):
+            value = getattr(self, name)
+            if name == "stop_step" and value is None:
+                continue
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"{name}={value!r}: give a whole number of at least {least}")
         if self.stop_step is not None and self.stop_step <= self.warmup_steps:

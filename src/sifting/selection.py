@@ -28,13 +28,16 @@ class Choice:
     Attributes:
         indices_K: the chosen candidates, ascending.
         weights_K: what to multiply each one's loss by; all ones unless the policy corrects for
-            its own bias. `(weights * losses).mean()` then estimates the candidates' mean loss.
+            its own bias. `(weights * losses).mean()` then estimates, without bias, the mean loss
+            of the candidates that were not trimmed or dropped.
         explored_K: which of them were random picks rather than the policy's.
+        explored: how many those are.
     """
 
     indices_K: Tensor
     weights_K: Tensor
     explored_K: Tensor
+    explored: int = 0
 
 
 def choose(
@@ -54,7 +57,7 @@ def choose(
     tensor([1, 3])
 
     Args:
-        scores_B: one finite score a candidate; −inf ranks last.
+        scores_B: one score a candidate; one of −inf is kept only where others do not suffice.
         count: how many to keep, from 1 to B.
         generator: the CPU source of every random choice made here.
         policy: "top" keeps the highest scores; "random" ignores them; "percentile" draws with
@@ -71,9 +74,14 @@ def choose(
         every = torch.arange(size, device=scores_B.device)
         return Choice(every, _ones(every), torch.zeros_like(every, dtype=torch.bool))
     ranked_B = scores_B.argsort(descending=True, stable=True)
-    trimmed = min(math.floor(trim * size + 1e-9), size - count)
-    pool_P = ranked_B[trimmed:]  # best first
-    random_count = explored_count(explore, count)
+    trimmed = math.floor(trim * size + 1e-9)
+    if trimmed > size - count:
+        raise ValueError(
+            f"trim={trim} takes {trimmed} of {size} candidates and {count} are to be kept: lower one"
+        )
+    sound = size - int((scores_B == -math.inf).sum())
+    pool_P = ranked_B[trimmed : max(sound, trimmed + count)]  # best first, without the dropped
+    random_count = explored_count(explore, count, generator)
     ruled_count = count - random_count
 
     inclusion_P: Tensor | None = None
@@ -107,7 +115,9 @@ def choose(
 
     device = scores_B.device
     indices_K, order_K = pool_P[places_K.to(device)].sort()
-    return Choice(indices_K, weights_K.to(device)[order_K], explored_K.to(device)[order_K])
+    return Choice(
+        indices_K, weights_K.to(device)[order_K], explored_K.to(device)[order_K], random_count
+    )
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,10 @@ class Rule:
             raise ValueError(
                 f"policy={self.policy!r} is unknown: choose one of {', '.join(POLICIES)}"
             )
+        for name in ("beta", "trim", "explore"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name}={value!r}: give a number")
         if not 0 <= self.beta < math.inf:
             raise ValueError(f"beta={self.beta!r} must be a finite number of at least 0")
         if not 0 <= self.trim < 1:
@@ -152,15 +166,20 @@ class Rule:
         )
 
 
-def explored_count(explore: float, count: int) -> int:
-    """How many of `count` kept samples are random picks: at least one where any are wanted.
+def explored_count(explore: float, count: int, generator: torch.Generator) -> int:
+    """How many of `count` kept samples are random picks: the share, rounded at random.
 
-    >>> explored_count(0.25, 32), explored_count(0.01, 32), explored_count(0.0, 32)
-    (8, 1, 0)
+    >>> explored_count(0.25, 32, torch.Generator())
+    8
+
+    Rounding at random keeps the share right over many batches when few samples are kept.
     """
-    if explore <= 0:
-        return 0
-    return min(count, max(1, round(explore * count)))
+    exact = explore * count
+    whole = math.floor(exact + 1e-9)
+    rest = exact - whole
+    if rest > 1e-9:
+        whole += float(torch.rand((), generator=generator)) < rest
+    return whole
 
 
 def inclusion_probabilities(scores_B: Tensor, count: int) -> Tensor:

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 from sifting import batch as batches
 from sifting import scores
-from sifting.audit import Auditor, explored_means
+from sifting.audit import Auditor, explored_means, warn_user
 from sifting.calls import Call, Forward, GetLabels
-from sifting.exits import BlockExit, Exit, Plan
+from sifting.exits import BlockExit, Exit, Plan, probe_rows
 from sifting.loader import SiftedLoader
-from sifting.meter import Meter, Stats
+from sifting.meter import SPAN, Meter, Stats
 from sifting.objective import PerSampleLoss, Score
 from sifting.quiet import quiet
 from sifting.schedules import Schedule
@@ -155,6 +155,7 @@ class Sifter:
         )
         self.generator = torch.Generator().manual_seed(seed)
         self.last: Selection | None = None
+        self.handed = 0  # samples in the batch handed out last
         self.scoring = False  # for users' own hooks: whether a forward is one of ours
         self.batches_met = 0  # candidate batches since warm-up ended
         self.position: dict[str, Any] | None = None  # in the loader, while one is iterated
@@ -165,6 +166,7 @@ class Sifter:
         self._plan: Plan | None = None
         self._exact = BlockExit("last")
         self._autocast = 0
+        self._explored = 0  # random picks in the last selection
         self.exit.bind(self._inner, stack)
 
     def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
@@ -172,7 +174,11 @@ class Sifter:
         return SiftedLoader(self, loader)
 
     def __repr__(self) -> str:
-        return f"Sifter(exit={self.exit!r}, score={self.scored_by!r}, {self.schedule}, {self.rule})"
+        plan = "found on the first batch" if self._plan is None else str(self._plan)
+        return (
+            f"Sifter(exit={self.exit!r}, score={self.scored_by!r}, {self.schedule}, {self.rule},\n"
+            f"       objective: {plan})"
+        )
 
     @property
     def step(self) -> int:
@@ -181,19 +187,24 @@ class Sifter:
 
     @property
     def weights(self) -> Tensor:
-        """Weights of the batch handed out last: `loss = (sifter.weights * losses).mean()`."""
-        if self.last is None:
+        """Weights of the batch handed out last: `loss = (sifter.weights * losses).mean()`.
+
+        All ones where nothing was selected: in warm-up, or under a policy without weights.
+        """
+        if self.last is not None:
+            return self.last.weights
+        if not self.handed:
             raise RuntimeError("no batch was handed out yet, so there are no weights")
-        return self.last.weights
+        return torch.ones(self.handed, device=self.device)
 
     def score(self, batch: Any) -> Tensor:
-        """The score of every sample in a batch. Changes nothing, not even in the sifter."""
+        """The score of every sample in a batch. Nothing is counted, and no exit learns from it."""
         return self._score(batch, learn=False)
 
     def select(self, batch: Any) -> Selection:
         """Score a batch of candidates and choose among them, whatever the schedule says.
 
-        For loops that do not iterate over `sifter(loader)`. An exit that learns does so here.
+        For loops that do not iterate over `sifter(loader)`; it counts as a step.
         """
         size = batches.batch_size(batch)
         if size < 2:
@@ -201,7 +212,15 @@ class Sifter:
                 f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
                 "times the batch you train on"
             )
-        device = self._device()
+        selection = self.sift(batch, size)
+        self.meter.counts["candidates_seen"] += size
+        self.meter.counts["samples_trained"] += len(selection.indices)
+        self.meter.counts["steps"] += 1
+        return selection
+
+    def sift(self, batch: Any, size: int) -> Selection:
+        """What `select` does, without counting a step: the loader counts its own."""
+        device = self.device
         keep = self.schedule.keep_at(self.step)
         with self.meter.time("scoring", device):
             if self.rule.policy == "random":
@@ -212,11 +231,19 @@ class Sifter:
             choice = self.rule(scores_B, count, self.generator)
             kept = batch if count == size else batches.take(batch, choice.indices_K, size=size)
         self.last = Selection(choice.indices_K, choice.weights_K, scores_B, kept, choice.explored_K)
+        self._explored = choice.explored
         self.meter.counts["selections"] += 1
         if self.auditor.due(keep):
             with self.meter.time("auditing", device):
                 self._audit(batch, self.last)
         return self.last
+
+    def check(self, batch: Any) -> None:
+        """Find out how the model is scored, so that what cannot work fails on the first batch."""
+        if self.rule.policy == "random" or self._plan is not None:
+            return
+        with self._scoring_pass():
+            self._planned(self._moved(batch))
 
     def stats(self) -> Stats:
         """What sifting cost, what it kept and how well it chose."""
@@ -228,11 +255,18 @@ class Sifter:
         With `explore` they measure ρ_approx for free. A loop over `sifter(loader)` need not call
         this: the model's own training forward is read there.
         """
-        if self.last is None or losses.shape != self.last.indices.shape:
+        selection = self.last
+        if selection is None or losses.shape != selection.indices.shape:
             return
-        means = explored_means(losses, self.last.explored, len(self.last.scores))
-        if means is not None:
-            self.meter.observe(*means)
+        # where samples were trimmed, no random pick stands for them
+        if not 0 < self._explored < len(losses) or self.rule.trim > 0:
+            return
+        means = explored_means(
+            losses, selection.explored, explored=self._explored, candidates=len(selection.scores)
+        )
+        self.meter.observe(means)
+        if self.meter.observed % SPAN == 0:
+            self.auditor.speak_up(self.step)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on identically, as plain tensors and numbers."""
@@ -264,7 +298,9 @@ class Sifter:
         self.exit.load_state_dict(state["exit"])
         self.last = None
 
-    def _device(self) -> torch.device:
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and candidates are scored."""
         for parameter in self._inner.parameters():
             return parameter.device
         return torch.device("cpu")
@@ -280,32 +316,48 @@ class Sifter:
 
     def _mirrored_autocast(self) -> AbstractContextManager[Any]:
         """The autocast of the user's training forward, which is open only in the loop's body."""
-        device, dtype = self._device().type, DTYPES[self._autocast]
+        device, dtype = self.device.type, DTYPES[self._autocast]
         if dtype is None or torch.is_autocast_enabled(device):
             return nullcontext()
         return torch.autocast(device, dtype=dtype)
 
     def _score(self, batch: Any, *, learn: bool) -> Tensor:
-        pieces = self._pieces(batch)
+        moved = self._moved(batch)
         with self._scoring_pass():
-            plan = self._planned(pieces[0])
-            plan.check_score(self.scored_by)
+            plan = self._planned(moved)
+            if plan is None:
+                return torch.zeros(batches.batch_size(batch), device=self.device)
             found = [
-                self.exit.score(plan, self._inner, piece, self.scored_by, learn) for piece in pieces
+                self.exit.score(plan, self._inner, piece, self.scored_by, learn)
+                for piece in self._pieces(moved)
             ]
+            if learn:
+                self.exit.learn(plan)  # after all of them, so that their scores can be compared
         return torch.cat(found).float()
 
-    def _pieces(self, batch: Any) -> list[Any]:
-        """The batch on the model's device, in pieces of the size it is scored in."""
-        moved = batches.to_device(batch, self._device())
-        return batches.split(moved, self.score_batch_size or batches.batch_size(moved))
+    def _moved(self, batch: Any) -> Any:
+        return batches.to_device(batch, self.device)
 
-    def _planned(self, batch: Any) -> Plan:
+    def _pieces(self, batch: Any) -> list[Any]:
+        return batches.split(batch, self.score_batch_size or batches.batch_size(batch))
+
+    def _planned(self, batch: Any) -> Plan | None:
+        """How the model is scored; None while no sample with a label has been seen."""
         if self._plan is None:
-            plan = Plan.resolve(self._call, self._inner, batch, self._loss_fn)
+            rows = probe_rows(self._call, batch)
+            if rows is None:
+                return None
+            probe = batches.take(batch, rows)
+            plan = Plan.resolve(self._call, self._inner, probe, self._loss_fn)
             if self.rule.policy != "random":
                 plan.check_score(self.scored_by)
-                self.exit.prepare(plan)
+                self.exit.prepare(plan, self._inner, probe)
+            if not plan.explained and plan.loss_fn is None:
+                warn_user(
+                    "the model's loss is not one that its logits and labels explain (smoothing, weights, "
+                    "or no logits), so exact losses are taken from it one sample at a time, which is "
+                    "slow: pass forward= that returns the logits, and loss_fn="
+                )
             self._plan = plan
         return self._plan
 
@@ -323,12 +375,12 @@ class Sifter:
         )
 
     def _audit(self, batch: Any, selection: Selection) -> None:
-        pieces = self._pieces(batch)
+        moved = self._moved(batch)
         with self._scoring_pass():
-            plan = self._planned(pieces[0])
-            if any(part.labels is None for part in plan.parts):
+            plan = self._planned(moved)
+            if plan is None or any(part.labels is None for part in plan.parts):
                 return  # without labels there is no exact loss
-            found = [self._exact.examine(plan, self._inner, piece) for piece in pieces]
+            found = [self._exact.examine(plan, self._inner, piece) for piece in self._pieces(moved)]
         wrong = [flags for _, flags in found if flags is not None]
         self.auditor.judge(
             step=self.step,
@@ -338,21 +390,21 @@ class Sifter:
             indices_K=selection.indices,
         )
 
-    def read_training_forward(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Forward hook on the model during the user's step: its autocast, and its exact losses."""
-        if torch.compiler.is_compiling() or self.scoring or not torch.is_grad_enabled():
+    def read_training_forward(self, output: Any) -> None:
+        """Learn from the model's forward in the user's step: its autocast, and its exact losses."""
+        if self.scoring or not torch.is_grad_enabled():
             return
-        device = self._device()
+        device = self.device
         enabled = torch.is_autocast_enabled(device.type)
         dtype = torch.get_autocast_dtype(device.type) if enabled else None
         self._autocast = DTYPES.index(dtype) if dtype in DTYPES else 0
         plan, selection = self._plan, self.last
-        if plan is None or selection is None or self.rule.explore == 0:
+        if plan is None or selection is None or self._explored == 0:
             return
         if plan.heads and self.meter.counts["selections"] % VOCABULARY_EVERY:
             return
         with torch.no_grad():
-            losses_K = plan.losses(output, batches.to_device(selection.batch, device))
+            losses_K = plan.losses(output, self._moved(selection.batch))
         if losses_K is not None:
             self.observe(losses_K)
 

@@ -8,11 +8,13 @@ block's output; afterwards the container holds what it held before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 # A run of blocks with less than this share of the parameters from there on (embeddings and
@@ -33,14 +35,16 @@ class Stack:
         path: dotted path of the container.
         container: the ModuleList or Sequential that holds the blocks.
         blocks: the names, within the container, of the modules that make up each block.
-        repeats: how often the whole list is run through, where one block is used for many
+        repeats: how often each block is used on average, where blocks are shared between
             layers (ALBERT); 1 elsewhere.
+        named: whether the user named it, and so answers for its blocks following each other.
     """
 
     path: str
     container: nn.Module
     blocks: tuple[tuple[str, ...], ...]
     repeats: int = 1
+    named: bool = False
 
     def __len__(self) -> int:
         return len(self.blocks) * self.repeats
@@ -58,6 +62,51 @@ class Stack:
         child = self.container._modules[name]
         assert child is not None
         return child
+
+    def check_chain(self, run: Callable[[], Any]) -> None:
+        """Raise unless each block takes what the one before it put out, in the same shape.
+
+        Args:
+            run: puts some samples through the whole model.
+        """
+        calls: list[tuple[list[Tensor], Tensor | None]] = []
+        entered: list[list[Tensor]] = []
+
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            entered.append([v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)])
+
+        def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            calls.append((entered.pop(), first_tensor(output)))
+
+        handles = []
+        for names in self.blocks:
+            first, last = self.module(names[0]), self.module(names[-1])
+            handles.append(first.register_forward_pre_hook(enter, with_kwargs=True))
+            handles.append(last.register_forward_hook(leave, with_kwargs=True))
+        try:
+            run()
+        finally:
+            for handle in handles:
+                handle.remove()
+        name = f"the stack {self.path!r} ({len(self)} × {_block_name(self)})"
+        if len(calls) != len(self):
+            raise StackError(
+                f"{name} ran {len(calls)} blocks in one forward: it is not run once, in order, so an exit "
+                "in it has no meaning. Name another with stack='…', or use TunedExit or exit='last'"
+            )
+        for i, ((_, before), (inputs, output)) in enumerate(pairwise(calls), start=1):
+            if before is None or output is None or before.shape != output.shape:
+                raise StackError(
+                    f"{name}: blocks {i} and {i + 1} put out different shapes, so the model's head does not "
+                    "fit the earlier one. Use TunedExit('path') or AdditiveExit(model, 'path')"
+                )
+            if self.named or before.is_nested:
+                continue
+            if not any(_same(v, before) for v in inputs):
+                raise StackError(
+                    f"{name}: block {i + 1} does not take the output of block {i}. If it is a chain all the "
+                    f"same, say so with stack={self.path!r}; else use TunedExit or exit='last'"
+                )
 
     @contextmanager
     def truncated(self, k: int) -> Iterator[Exitway]:
@@ -81,6 +130,11 @@ class Stack:
                     swapped[name] = self.module(name)
                     self.container._modules[name] = _Gate(swapped[name], way)
             yield way
+            if way.output is not None and way.limit < len(self) and not way.skipped:
+                raise StackError(
+                    f"the blocks after {k} of {self.path!r} were not called through their container, so "
+                    "they cannot be left out: the model keeps them elsewhere too"
+                )
         finally:
             if handle is not None:
                 handle.remove()
@@ -93,6 +147,7 @@ class Exitway:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.shared = False
+        self.skipped = False
         self.calls = 0
         self.output: Any = None
 
@@ -129,6 +184,8 @@ class _Gate(nn.Module):
         if way.shared and way.calls < way.limit:
             way.calls += 1
             way.output = self.__dict__["_block"](*args, **kwargs)
+        else:
+            way.skipped = True
         return way.output
 
     def __getattr__(self, name: str) -> Any:
@@ -136,6 +193,10 @@ class _Gate(nn.Module):
             return super().__getattr__(name)
         except AttributeError:
             return getattr(self.__dict__["_block"], name)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
 def first_tensor(value: Any) -> Tensor | None:
@@ -197,22 +258,25 @@ def find_stack(model: nn.Module, path: str | None = None) -> Stack:
     return best
 
 
-def exit_in_stack(model: nn.Module, path: str) -> tuple[Stack, int]:
+def exit_in_stack(model: nn.Module, path: str, argument: str = "exit") -> tuple[Stack, int]:
     """The stack that holds the module at a dotted path, and that module's place in it.
 
     >>> model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), nn.Linear(8, 2))
     >>> exit_in_stack(model, "0.1")[1]
     2
     """
-    get_module(model, path, "exit")
+    if isinstance(get_module(model, path, argument), nn.ModuleList):
+        raise StackError(
+            f"{argument}={path!r} is the stack, not a block of it: pass stack={path!r} and exit=1, 2, …"
+        )
     parent, _, name = path.rpartition(".")
-    if isinstance(get_module(model, parent, "exit"), nn.ModuleList | nn.Sequential):
-        for stack in _stacks_in(parent, get_module(model, parent, "exit"), model):
+    if isinstance(get_module(model, parent, argument), nn.ModuleList | nn.Sequential):
+        for stack in _stacks_in(parent, get_module(model, parent, argument), model):
             for place, names in enumerate(stack.blocks, start=1):
                 if name in names:
                     return stack, place
     raise StackError(
-        f"exit={path!r} is not a block of a stack, so the model's own head does not fit its output. "
+        f"{argument}={path!r} is not a block of a stack, so the model's own head does not fit its output. "
         f"Use exit=TunedExit({path!r}) or exit=AdditiveExit(model, {path!r})"
     )
 
@@ -235,14 +299,14 @@ def _named_stack(model: nn.Module, path: str) -> Stack:
     container = get_module(model, path, "stack")
     stacks = list(_stacks_in(path, container, model))
     if stacks:
-        return max(stacks, key=len)
+        return replace(max(stacks, key=len), named=True)
     children = [name for name, child in container._modules.items() if child is not None]
     if not isinstance(container, nn.ModuleList | nn.Sequential) or not children:
         raise StackError(
             f"stack={path!r} is a {type(container).__name__}: name an nn.ModuleList or nn.Sequential"
         )
     # named by the user, who knows that its members follow each other
-    return Stack(path, container, tuple((name,) for name in children))
+    return Stack(path, container, tuple((name,) for name in children), named=True)
 
 
 def _candidates(model: nn.Module) -> Iterator[Stack]:
@@ -273,17 +337,28 @@ def _stacks_in(path: str, container: nn.Module, model: nn.Module) -> Iterator[St
     if best is None:
         return
     blocks, start, width = best
-    # fewer blocks than layers: the model runs through them many times (ALBERT)
-    depth = getattr(getattr(model, "config", None), "num_hidden_layers", None)
-    layers = depth if isinstance(depth, int) and isinstance(container, nn.ModuleList) else blocks
-    if blocks == 1 and depth is None:
+    config = _config(model, path)
+    depth = getattr(config, "num_hidden_layers", None)
+    if blocks == 1 and not isinstance(depth, int):
         return
+    # layers that share their blocks (ALBERT): one block for all, or as many as there are groups
+    shared = isinstance(depth, int) and blocks in (1, getattr(config, "num_hidden_groups", None))
     yield Stack(
         path,
         container,
         tuple(tuple(names[start + b * width : start + (b + 1) * width]) for b in range(blocks)),
-        repeats=layers // blocks if layers % blocks == 0 else 1,
+        repeats=depth // blocks if shared and isinstance(depth, int) and depth % blocks == 0 else 1,
     )
+
+
+def _config(model: nn.Module, path: str) -> Any:
+    """The config of the nearest module above a path that has one."""
+    while path:
+        path = path.rpartition(".")[0]
+        config = getattr(model.get_submodule(path), "config", None)
+        if config is not None:
+            return config
+    return None
 
 
 def _kind(module: nn.Module) -> tuple[type[nn.Module], dict[str, tuple[int, ...]]]:

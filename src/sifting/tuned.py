@@ -5,23 +5,26 @@ layers know it by heart, and the exit, which sees none of that, keeps choosing i
 exit the deep branch even learns to cancel the exit's error. A predictor trained on every
 candidate it scores, on features it sends no gradient into, stays a predictor of the label.
 
-Shapes: B samples, T positions, H features, C classes, N labelled positions.
+Shapes: B samples, T positions, H features, F pooled features, N labelled positions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sifting.exits import Consume, Exit, Plan, custom_scores
-from sifting.objective import IGNORE, Part, Rows, Score, part_losses, rows_of
+from sifting.calls import mask_of
+from sifting.exits import Consume, Exit, Plan, custom_losses, custom_scores
+from sifting.objective import Part, Rows, Score, part_losses, rows_of
 from sifting.stack import Stack, StackError, exit_in_stack, find_stack, get_module
-from sifting.stages import find_stage, stopped_at
+from sifting.stages import channels_of, find_stage, pool, stopped_at
 
 WIDEST = 2048  # pooled features that a head of its own gets at most
 
@@ -59,14 +62,21 @@ class TunedExit(Exit):
         self.stack: Stack | None = None
         self.k = 0
         self.path = ""
-        self.predictors: dict[str, _Predictor] = {}
+        self.predictors: dict[str, Predictor] = {}
+        self._lessons: dict[str, list[tuple[Tensor, Tensor]]] = {}
+        self._heads: dict[str, Callable[[Tensor], Tensor]] = {}
+
+    def __repr__(self) -> str:
+        where = self.path or (f"block {self.k} of {self.stack.path}" if self.stack else self.at)
+        return f"TunedExit({where})"
 
     def bind(self, model: nn.Module, stack: str | None) -> None:
         if isinstance(self.at, str):
-            get_module(model, self.at, "at")
             try:
-                self.stack, self.k = exit_in_stack(model, self.at)
+                self.stack, self.k = exit_in_stack(model, self.at, "at")
             except StackError:
+                if isinstance(get_module(model, self.at, "at"), nn.ModuleList):
+                    raise
                 self.path = self.at
         elif self.at is not None:
             self.stack, self.k = find_stack(model, stack), self.at
@@ -82,11 +92,16 @@ class TunedExit(Exit):
         if self.stack is not None:
             self.stack.check_exit(self.k)
 
-    def prepare(self, plan: Plan) -> None:
-        if not plan.parts or any(part.labels is None for part in plan.parts):
+    def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
+        if not plan.call.labels_of(probe) or not plan.shapes:
             raise ValueError(
                 "a tuned exit learns from logits and labels, and this model or batch gives no "
-                f"{'logits' if not plan.parts else 'labels'}: pass forward= and labels=, or choose exit=k"
+                f"{'logits' if not plan.shapes else 'labels'}: pass forward= and labels=, or choose exit=k"
+            )
+        if not plan.parts and plan.loss_fn is None:
+            raise ValueError(
+                "a tuned exit cannot learn what this model's labels mean, since they fit none of its "
+                f"outputs {plan.shapes}: pass forward= and loss_fn=, or choose exit=k"
             )
         for part in plan.parts:
             if part.logits in plan.heads and self.path:
@@ -94,37 +109,38 @@ class TunedExit(Exit):
                     f"a tuned exit at {self.path!r} cannot reach the model's own head, which predicts at "
                     "every position: choose a block of its stack"
                 )
-
-    def _run(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
-        """Run up to the exit, handing over parts that have a head; gives the exit's features."""
-        if self.stack is None:
-            module = get_module(model, self.path, "at")
-            return stopped_at(module, lambda: plan.call.run(model, batch))
-        with self.stack.truncated(self.k) as way:
-            plan.each_part(model, batch, consume)
-        return way.hidden
+            many = part.has_classes and len(plan.shapes[part.logits]) > 1
+            if many and part.logits not in plan.heads:
+                raise ValueError(
+                    f"a tuned exit cannot predict {part.logits} at every position, since the model's head "
+                    "cannot be run on its own (its logits are worked on afterwards): choose exit=k"
+                )
+        if self.stack is not None:
+            self.stack.check_chain(lambda: plan.call.run(model, probe))
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
-        labels = plan.call.labels_of(batch)
         values: list[Tensor] = []
         outputs: dict[str, Tensor] = {}
 
-        def on_part(part: Part, found: Rows | Tensor, wanted: Tensor | None) -> None:
-            if part.logits not in plan.heads:
-                return  # predicted from features below, not by the model's head
-            assert isinstance(found, Rows)
-            values.append(self._translated(plan, part, found, score, learn))
+        def on_part(part: Part, found: Rows | Tensor, labels: Tensor | None) -> None:
+            if part.logits in plan.heads:  # the others are predicted from features below
+                assert isinstance(found, Rows)
+                values.append(self._translated(plan, part, found, score, learn))
 
-        pooled_BF = pool(self._run(plan, model, batch, on_part), batch)
-        for part in plan.parts:
-            if part.logits in plan.heads:
+        pooled_BF = self._features(plan, model, batch, on_part)
+        by_user = plan.loss_fn is not None and score == "loss"
+        for name, shape in plan.shapes.items():
+            if name in plan.heads:
                 continue
-            predicted = self._predicted(plan, part, pooled_BF, labels[str(part.labels)], learn)
-            outputs[part.logits] = predicted
-            if not callable(score):
-                wanted = labels[str(part.labels)]
-                found = rows_of(part, predicted, wanted) if part.has_classes else predicted
-                values.append(plan.score(part, found, wanted, score))
+            labels = self._labels(plan, name, batch)
+            if labels is None:
+                continue  # an output that is not trained
+            predictor = self._predictor(
+                name, pooled_BF.device, lambda s=shape: Linear(pooled_BF, s)
+            )
+            outputs[name] = predictor(pooled_BF).reshape(len(pooled_BF), *shape)
+            if learn:
+                self._lessons.setdefault(name, []).append((pooled_BF, labels))
         if callable(score):
             if plan.heads:
                 raise ValueError(
@@ -132,22 +148,38 @@ class TunedExit(Exit):
                     "predicts at every position: use score='loss' or 'entropy', or exit=k"
                 )
             return custom_scores(plan, score, outputs, batch)
+        if by_user:
+            return custom_losses(plan, outputs, batch)
+        for part in plan.parts:
+            if part.logits in outputs:
+                labels = plan.labels_for(part, batch)
+                found = plan.laid_out(part, outputs[part.logits], labels, batch)
+                values.append(plan.score(part, found, labels, score))
         return torch.stack(values).sum(dim=0)
 
-    def _predicted(
-        self, plan: Plan, part: Part, pooled_BF: Tensor, labels: Tensor, learn: bool
-    ) -> Tensor:
-        """A part's logits by the exit's own head, which then learns from their labels."""
-        shape = plan.shapes[part.logits]
-        predictor = self._predictor(part, lambda: _Linear(pooled_BF, shape))
+    def _features(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
+        """Run up to the exit, handing over parts that have a head; gives pooled features."""
+        if self.stack is None:
+            module = get_module(model, self.path, "at")
+            hidden = stopped_at(module, lambda: plan.call.run(model, batch))
+            channels = channels_of(module)
+        else:
+            with self.stack.truncated(self.k) as way:
+                plan.each_part(model, batch, consume)
+            hidden = way.hidden
+            channels = hidden.shape[-1] if not hidden.is_nested and hidden.ndim == 3 else None
+        side = 1
+        if hidden.ndim == 4:
+            side = max(1, min(4, int(math.sqrt(WIDEST / hidden.shape[1]))))
+        return pool(hidden.detach().float(), channels=channels, mask=mask_of(batch), side=side)
 
-        def predict() -> Tensor:
-            return predictor(pooled_BF).reshape(len(pooled_BF), *shape)
-
-        predicted = predict()
-        if learn:
-            predictor.step(lambda: _objective(plan, part, predict(), labels))
-        return predicted
+    def _labels(self, plan: Plan, name: str, batch: Any) -> Tensor | None:
+        if plan.loss_fn is not None:
+            return next(iter(plan.call.labels_of(batch).values()))
+        for part in plan.parts:
+            if part.logits == name:
+                return plan.labels_for(part, batch)
+        return None
 
     def _translated(self, plan: Plan, part: Part, rows: Rows, score: Score, learn: bool) -> Tensor:
         if callable(score):
@@ -155,165 +187,169 @@ class TunedExit(Exit):
         head = rows.head
         assert head is not None
         assert rows.labels_BT is not None
-        translator = self._predictor(part, lambda: _Translator(rows.inputs_BTH))
-        scored = replace(rows, head=lambda inputs: head(translator(inputs)))
-        values = plan.score(part, scored, None, score)
+        inputs_BTH = rows.inputs_BTH
+        translator = self._predictor(part.logits, inputs_BTH.device, lambda: Translator(inputs_BTH))
         if learn:
             chosen = rows.mask_BT.nonzero()
             # evenly spaced rather than drawn: no random stream is touched
             stride = -(-len(chosen) // self.rows) or 1
             b, t = chosen[::stride].unbind(dim=1)
-            inputs_NH, labels_N = rows.inputs_BTH[b, t], rows.labels_BT[b, t]
-            if len(labels_N):
-                translator.step(
-                    lambda: F.cross_entropy(head(translator(inputs_NH)).float(), labels_N)
-                )
-        return values
+            lesson = (inputs_BTH[b, t], rows.labels_BT[b, t])
+            self._lessons.setdefault(part.logits, []).append(lesson)
+            self._heads[part.logits] = head
+        return plan.score(
+            part, replace(rows, head=lambda inputs: head(translator(inputs))), None, score
+        )
 
-    def _predictor(self, part: Part, build: Callable[[], _Predictor]) -> _Predictor:
-        predictor = self.predictors.get(part.logits)
+    def learn(self, plan: Plan) -> None:
+        """One update of each predictor, on all that was scored since the last."""
+        lessons, self._lessons = self._lessons, {}
+        heads, self._heads = self._heads, {}
+        for name, pieces in lessons.items():
+            inputs, labels = (torch.cat(column) for column in zip(*pieces, strict=True))
+            if len(labels):
+                self._update(plan, name, inputs, labels, heads.get(name))
+
+    def _update(
+        self,
+        plan: Plan,
+        name: str,
+        inputs: Tensor,
+        labels: Tensor,
+        head: Callable[[Tensor], Tensor] | None,
+    ) -> None:
+        predictor = self.predictors[name]
+
+        def objective() -> Tensor:
+            predicted = predictor(inputs)
+            if head is not None:
+                return F.cross_entropy(head(predicted).float(), labels)
+            return _objective(plan, name, predicted.reshape(len(inputs), *plan.shapes[name]), labels)
+
+        predictor.step(objective)
+
+    def _predictor(
+        self, name: str, device: torch.device, build: Callable[[], Predictor]
+    ) -> Predictor:
+        predictor = self.predictors.get(name)
         if predictor is None:
-            predictor = self.predictors[part.logits] = build()
-        if not predictor.ready:
-            predictor.start(self.lr)
+            predictor = self.predictors[name] = build()
+        predictor.ready(device, self.lr)
         return predictor
 
     def state_dict(self) -> dict[str, Any]:
         return {name: predictor.state_dict() for name, predictor in self.predictors.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.predictors = {name: _Predictor.load(saved) for name, saved in state.items()}
+        self.predictors = {name: Predictor.load(saved) for name, saved in state.items()}
 
 
-class _Predictor:
+class Predictor:
     """A linear map with its own Adam, all zeros at first. Its arithmetic is single precision."""
 
     kind = 0
 
-    def __init__(self, weight: Tensor, bias: Tensor, shape: tuple[int, ...]) -> None:
-        self.weight = weight.requires_grad_()
-        self.bias = bias.requires_grad_()
-        self.shape = shape
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.moments: dict[Any, Any] = {}  # of the optimizer, until it is made
         self.optimizer: torch.optim.Adam | None = None
-        self.saved: dict[str, Any] | None = None
 
-    @property
-    def ready(self) -> bool:
-        return self.optimizer is not None
-
-    def start(self, lr: float) -> None:
+    def ready(self, device: torch.device, lr: float) -> None:
+        """Be on a device, with an optimizer for the weights that are there."""
+        if self.optimizer is not None and self.weight.device == device:
+            return
+        if self.optimizer is not None:
+            self.moments = self.optimizer.state_dict()["state"]
+        self.weight = self.weight.detach().to(device).requires_grad_()
+        self.bias = self.bias.detach().to(device).requires_grad_()
         self.optimizer = torch.optim.Adam([self.weight, self.bias], lr=lr, betas=(0.9, 0.99))
-        if self.saved is not None:
+        if self.moments:
             state = self.optimizer.state_dict()
-            state["state"] = self.saved
-            self.optimizer.load_state_dict(state)
-            self.saved = None
+            self.optimizer.load_state_dict({**state, "state": self.moments})
+            self.moments = {}
 
-    def _linear(self, features: Tensor) -> Tensor:
-        device = features.device
-        if self.weight.device != device:  # loaded before the model was moved
-            self.weight.data, self.bias.data = (
-                self.weight.data.to(device),
-                self.bias.data.to(device),
-            )
-        with torch.autocast(device.type, enabled=False):
+    def linear(self, features: Tensor) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
             normal = F.layer_norm(features.float(), features.shape[-1:])
             return F.linear(normal, self.weight, self.bias)
 
     def __call__(self, features: Tensor) -> Tensor:
-        return self._linear(features)
+        return self.linear(features)
 
     def step(self, objective: Callable[[], Tensor]) -> None:
         """One update of these weights and nothing else: no `.grad` of the model is touched."""
         assert self.optimizer is not None
         with torch.enable_grad():
             grads = torch.autograd.grad(objective(), [self.weight, self.bias])
-        if not all(bool(torch.isfinite(grad).all()) for grad in grads):
-            return  # a broken batch must not break the exit for good
-        self.weight.grad, self.bias.grad = grads
+        # a broken batch must not break the exit for good; zeros instead of a branch spare a sync
+        sound = torch.stack([grad.isfinite().all() for grad in grads]).all()
+        self.weight.grad, self.bias.grad = (torch.where(sound, grad, 0.0) for grad in grads)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[str, Any] = {
+        moments = self.optimizer.state_dict()["state"] if self.optimizer else self.moments
+        return {
             "kind": self.kind,
             "weight": self.weight.detach().clone(),
             "bias": self.bias.detach().clone(),
-            "shape": list(self.shape),
-        }
-        if self.optimizer is not None:
-            moments = self.optimizer.state_dict()["state"]
-            state["moments"] = {
+            "moments": {
                 index: {name: value.clone() for name, value in slots.items()}
                 for index, slots in moments.items()
-            }
-        return state
+            },
+        }
 
     @staticmethod
-    def load(state: Mapping[str, Any]) -> _Predictor:
-        kind = _Translator if state["kind"] == _Translator.kind else _Linear
+    def load(state: Mapping[str, Any]) -> Predictor:
+        kind = Translator if state["kind"] == Translator.kind else Linear
         predictor = kind.__new__(kind)
-        shape = tuple(int(n) for n in state["shape"])
-        _Predictor.__init__(predictor, state["weight"].clone(), state["bias"].clone(), shape)
-        predictor.saved = dict(state.get("moments") or {}) or None
+        Predictor.__init__(predictor, state["weight"].clone(), state["bias"].clone())
+        predictor.moments = dict(state["moments"])
         return predictor
 
 
-class _Linear(_Predictor):
+class Linear(Predictor):
     """Pooled features to one sample's outputs."""
 
     kind = 1
 
     def __init__(self, features_BF: Tensor, shape: tuple[int, ...]) -> None:
-        outputs = 1
-        for size in shape:
-            outputs *= size
-        zeros = torch.zeros(outputs, features_BF.shape[1], device=features_BF.device)
-        super().__init__(zeros, torch.zeros(outputs, device=features_BF.device), shape)
+        outputs, device = math.prod(shape), features_BF.device
+        super().__init__(
+            torch.zeros(outputs, features_BF.shape[1], device=device),
+            torch.zeros(outputs, device=device),
+        )
 
 
-class _Translator(_Predictor):
+class Translator(Predictor):
     """A residual map on the inputs of the model's own head: nothing at first."""
 
     kind = 2
 
     def __init__(self, inputs_BTH: Tensor) -> None:
         width, device = inputs_BTH.shape[-1], inputs_BTH.device
-        zeros = torch.zeros(width, width, device=device)
-        super().__init__(zeros, torch.zeros(width, device=device), (width,))
+        super().__init__(
+            torch.zeros(width, width, device=device), torch.zeros(width, device=device)
+        )
 
     def __call__(self, features: Tensor) -> Tensor:
-        return features + self._linear(features).to(features.dtype)
+        return features + self.linear(features).to(features.dtype)
 
 
-def _objective(plan: Plan, part: Part, predicted: Tensor, labels: Tensor) -> Tensor:
-    """What a head of its own is trained on: the part's loss, averaged."""
-    if part.kind == "custom":
-        assert plan.loss_fn is not None
+def _objective(plan: Plan, name: str, predicted: Tensor, labels: Tensor) -> Tensor:
+    """What a head of its own is trained on: the loss of the model's own, averaged."""
+    labels = labels.to(predicted.device)
+    if plan.loss_fn is not None:
         return plan.loss_fn(predicted, labels).mean()
+    part = next(part for part in plan.parts if part.logits == name)
     if not part.has_classes:
         return part_losses(part, predicted, labels).mean()
-    if part.kind == "classes":
-        predicted = predicted.reshape(-1, predicted.shape[-1])
-        labels = labels.reshape(-1)
-    return F.cross_entropy(predicted, labels, ignore_index=IGNORE)
-
-
-def pool(hidden: Tensor, batch: Any) -> Tensor:
-    """Features of each sample from a layer's output: a grid for maps, a mean for sequences.
-
-    >>> pool(torch.zeros(2, 16, 8, 8), None).shape, pool(torch.zeros(2, 5, 7), None).shape
-    (torch.Size([2, 256]), torch.Size([2, 7]))
-    """
-    hidden = hidden.detach().float()
-    if hidden.ndim == 4:
-        side = max(1, min(4, int((WIDEST / hidden.shape[1]) ** 0.5)))
-        return F.adaptive_avg_pool2d(hidden, side).flatten(1)
-    if hidden.ndim == 3:
-        mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-        if isinstance(mask, Tensor) and mask.shape == hidden.shape[:2]:
-            weights_BT = mask.to(hidden.dtype)
-            total_B = weights_BT.sum(dim=1, keepdim=True).clamp_min(1)
-            return torch.einsum("bth,bt->bh", hidden, weights_BT) / total_B
-        return hidden.mean(dim=1)
-    return hidden.flatten(1)
+    if part.kind == "soft":
+        return F.cross_entropy(predicted, labels)
+    rows = rows_of(part, predicted, labels)
+    assert rows.labels_BT is not None
+    kept_BT = rows.mask_BT
+    safe_BT = rows.labels_BT.clamp_min(0)
+    losses_BT = F.cross_entropy(rows.inputs_BTH.flatten(0, 1), safe_BT.flatten(), reduction="none")
+    return (losses_BT * kept_BT.flatten()).sum() / kept_BT.sum().clamp_min(1)
