@@ -67,7 +67,12 @@ class Plan:
         heads: dict[str, Head] = {}
         for part in parts:
             if part.kind == "classes" and logits[part.logits].ndim == 3:
-                head = find_head(model, lambda: logits_of(call.run(model, probe)), part.logits)
+                head = find_head(
+                    model,
+                    lambda: logits_of(call.run(model, probe)),
+                    part.logits,
+                    shape=logits[part.logits].shape,
+                )
                 if head is not None:
                     heads[part.logits] = head
         shapes = {name: tuple(value.shape[1:]) for name, value in logits.items()}
