@@ -37,7 +37,8 @@ def entropy(logits_NC: Tensor, labels_N: Tensor | None = None) -> Tensor:
     """
     # a probability of 0 has a logarithm of −inf and must count 0, not NaN
     logp_NC = F.log_softmax(logits_NC.float(), dim=-1).clamp_min(-1e30)
-    return torch.linalg.vecdot(logp_NC.exp(), logp_NC).abs()  # no term of it is above 0
+    negative_N: Tensor = torch.linalg.vecdot(logp_NC.exp(), logp_NC)
+    return negative_N.abs()
 
 
 def margin(logits_NC: Tensor, labels_N: Tensor | None = None) -> Tensor:
