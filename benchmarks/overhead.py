@@ -308,7 +308,12 @@ def report(args: argparse.Namespace, timed: dict[str, Any], memory: Any) -> dict
         print("\npeak memory beside weights and optimizer      MiB  of the update  estimated MiB")
         estimates = {
             "update": cost.update_bytes(shape, args.batch, dropout=args.dropout > 0),
-            "sifter": cost.scoring_bytes(shape, 2 * args.batch, labelled=labelled),
+            "sifter": cost.scoring_bytes(
+                shape,
+                2 * args.batch,
+                labelled=labelled,
+                copies={"loss": 2, "entropy": 4}[args.score],
+            ),
         }
         for case, grown in memory.items():
             for call in ("first", "later"):

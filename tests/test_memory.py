@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
@@ -107,3 +109,21 @@ def test_a_decoder_with_labels_everywhere_holds_no_more_than_a_chunk_of_logits()
         sifter.score({"input_ids": ids, "labels": ids})
     assert 8 * 31 * VOCAB > 3 * objective.CHUNK
     assert 0 < largest.entries <= objective.CHUNK
+
+
+def test_finding_the_head_does_not_hold_the_blocks_activations():
+    model = bert()
+    block, head = model.bert.encoder.layer[0].intermediate, model.cls.predictions.decoder
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive_when_checked: list[bool] = []
+    block.register_forward_hook(lambda module, args, output: made.append(weakref.ref(output)))
+
+    def note(module: nn.Module, args: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        if args[0].ndim == 2:  # single positions: the check that the head works by position
+            alive_when_checked.append(any(ref() is not None for ref in made))
+
+    head.register_forward_hook(note)
+    Sifter(model, exit=1, score="loss").score(candidates())
+    assert alive_when_checked
+    assert made
+    assert not any(alive_when_checked)

@@ -301,14 +301,16 @@ def scoring_bytes(
     labelled: float = 0.15,
     itemsize: int = 4,
     chunk: int = CHUNK,
+    copies: int = 2,
 ) -> float:
     """Memory that scoring needs at its peak, beside the weights: the same at every exit.
 
     >>> f"{scoring_bytes(BERT_BASE, 32) / 2**30:.1f} GiB"
     '0.5 GiB'
 
-    Either inside a block's MLP, or in the head with two chunks of logits (those and what the
-    score makes of them). Nothing is kept from one block to the next.
+    Either inside a block's MLP, or in the head with a chunk of logits and what the score makes of
+    them. Nothing is kept from one block to the next. The first batch is not counted, in which two
+    sequences go through the whole model.
 
     Args:
         shape: the model.
@@ -316,16 +318,18 @@ def scoring_bytes(
         labelled: share of the positions that have a label.
         itemsize: bytes of a number.
         chunk: logits held at a time.
+        copies: tensors of that size at the peak; 2 for score="loss", 4 for "entropy".
     """
     _whole("candidates", candidates, 1)
     _whole("itemsize", itemsize, 1)
     _whole("chunk", chunk, 1)
+    _whole("copies", copies, 1)
     _share("labelled", labelled, zero=True)
     tokens = candidates * shape.length
     mlp = tokens * (2 * shape.hidden + (3 if shape.gated else 2) * shape.intermediate)
     rows = labelled * tokens
     logits = min(rows * shape.vocab, max(chunk, shape.vocab))
-    head = (tokens + rows) * shape.hidden + 2 * logits
+    head = (tokens + rows) * shape.hidden + copies * logits
     return itemsize * float(max(mlp, head))
 
 
