@@ -27,7 +27,9 @@ def test_a_head_is_taken_whole_where_it_works_by_position() -> None:
     model = hf.RobertaForMaskedLM(hf.RobertaConfig(**SMALL, max_position_embeddings=64)).eval()
     ids = token_batch()["input_ids"]
     with torch.no_grad():
-        head = find_head(model, lambda: logits_of(model(input_ids=ids)), "logits")
+        head = find_head(
+            model, lambda: logits_of(model(input_ids=ids)), "logits", torch.Size((6, 10, 150))
+        )
     assert head is not None
     assert head.module is model.lm_head  # the transform with the decoder, not the decoder alone
     assert head.width == 150
@@ -54,7 +56,7 @@ def test_a_head_that_mixes_positions_is_left_alone() -> None:
     model = Mixing()
     ids = torch.randint(0, 20, (4, 6))
     with torch.no_grad():
-        assert find_head(model, lambda: logits_of(model(ids)), "logits") is None
+        assert find_head(model, lambda: logits_of(model(ids)), "logits", torch.Size((4, 6, 20))) is None
     labels = torch.randint(0, 20, (4, 6))
     got = Sifter(model, exit="last", score="loss").score((ids, labels))
     with torch.no_grad():

@@ -75,8 +75,11 @@ class Plan:
         heads: dict[str, Head] = {}
         # a model that must have labels works on its logits, so it must get real ones
         for part in () if call.always_labels or loss_fn is not None else found.parts:
-            if part.kind == "classes" and found.logits[part.logits].ndim == 3:
-                head = find_head(model, lambda: logits_of(call.run(model, batch)), part.logits)
+            shape = found.logits[part.logits].shape
+            if part.kind == "classes" and len(shape) == 3:
+                head = find_head(
+                    model, lambda: logits_of(call.run(model, batch)), part.logits, shape
+                )
                 if head is not None:
                     heads[part.logits] = head
         shapes = {name: tuple(value.shape[1:]) for name, value in found.logits.items()}

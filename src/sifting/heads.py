@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+CHECKED_ROWS = 32  # positions, about, that show whether a head works by position
+
 # What is done in place of a head: (its inputs, the head itself) -> None
 Intercept = Callable[[Tensor, Callable[[Tensor], Tensor]], None]
 Finish = Callable[[Tensor], Tensor]
@@ -59,7 +61,9 @@ class Head:
                 del module.__dict__["forward"]
 
 
-def find_head(model: nn.Module, run: Callable[[], dict[str, Tensor]], name: str) -> Head | None:
+def find_head(
+    model: nn.Module, run: Callable[[], dict[str, Tensor]], name: str, shape: torch.Size
+) -> Head | None:
     """The outermost module that gives the model's logits and works position by position.
 
     Both are checked on the batch that `run` puts through the model. None where the module mixes
@@ -70,6 +74,7 @@ def find_head(model: nn.Module, run: Callable[[], dict[str, Tensor]], name: str)
         model: the model, in eval mode, without gradients.
         run: runs it and returns its logits by name.
         name: the logits meant.
+        shape: their shape; outputs of other shapes are let go at once.
     """
     seen: list[tuple[str, nn.Module, Tensor, Tensor]] = []
 
@@ -77,7 +82,7 @@ def find_head(model: nn.Module, run: Callable[[], dict[str, Tensor]], name: str)
         def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
             if (
                 isinstance(output, Tensor)
-                and output.ndim == 3
+                and output.shape == shape
                 and len(args) == 1
                 and isinstance(args[0], Tensor)
                 and args[0].is_floating_point()
@@ -96,14 +101,20 @@ def find_head(model: nn.Module, run: Callable[[], dict[str, Tensor]], name: str)
         for handle in handles:
             handle.remove()
     cap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
+    wanted_NC = _some(logits)
     # the outermost module returns last
     for path, module, inputs, output in reversed(seen):
-        if output.shape != logits.shape:
-            continue
-        finish = _finish(output, logits, cap)
-        if finish is not None and _by_position(module, inputs, output):
-            return Head(path, module, int(output.shape[-1]), finish)
+        output_NC = _some(output)
+        finish = _finish(output_NC, wanted_NC, cap)
+        if finish is not None and _by_position(module, _some(inputs), output_NC):
+            return Head(path, module, shape[-1], finish)
     return None
+
+
+def _some(values_BTX: Tensor) -> Tensor:
+    """Some positions, from all over."""
+    step = max(2, values_BTX.shape[0] * values_BTX.shape[1] // CHECKED_ROWS)
+    return values_BTX.flatten(0, 1)[1::step]
 
 
 def _finish(output: Tensor, logits: Tensor, cap: float | None) -> Finish | None:
@@ -119,10 +130,9 @@ def _finish(output: Tensor, logits: Tensor, cap: float | None) -> Finish | None:
     return next((way for way in ways if _close(way(output), logits)), None)
 
 
-def _by_position(module: nn.Module, inputs_BTH: Tensor, output_BTC: Tensor) -> bool:
-    flat_NH, expected_NC = inputs_BTH.flatten(0, 1)[1::2], output_BTC.flatten(0, 1)[1::2]
+def _by_position(module: nn.Module, inputs_NH: Tensor, expected_NC: Tensor) -> bool:
     try:
-        got_NC = module.forward(flat_NH)
+        got_NC = module.forward(inputs_NH)
     except (RuntimeError, ValueError, IndexError, TypeError):
         return False
     if not isinstance(got_NC, Tensor) or got_NC.shape != expected_NC.shape:

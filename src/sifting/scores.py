@@ -33,15 +33,12 @@ def entropy(logits_NC: Tensor, labels_N: Tensor | None = None) -> Tensor:
     >>> entropy(torch.tensor([[0.0, 0.0], [2.0, 0.0]]))
     tensor([0.6931, 0.3653])
 
-    One log-sum-exp, then one product: H = lse(z) − Σ softmax(z)·z.
+    One log-softmax, then one product: H = −Σ p·log p.
     """
-    z_NC = logits_NC.float()
-    z_NC = z_NC - z_NC.amax(dim=-1, keepdim=True)
-    p_NC = z_NC.exp()
-    total_N = p_NC.sum(dim=-1)
-    # a probability of 0 with a logit of −inf must count 0, not NaN
-    mean_N: Tensor = torch.linalg.vecdot(p_NC, z_NC.clamp_min(-1e30)) / total_N
-    return (total_N.log() - mean_N).clamp_min(0)
+    # a probability of 0 has a logarithm of −inf and must count 0, not NaN
+    logp_NC = F.log_softmax(logits_NC.float(), dim=-1).clamp_min(-1e30)
+    negative_N: Tensor = torch.linalg.vecdot(logp_NC.exp(), logp_NC)
+    return negative_N.abs()
 
 
 def margin(logits_NC: Tensor, labels_N: Tensor | None = None) -> Tensor:

@@ -224,7 +224,9 @@ class TunedExit(Exit):
             predicted = predictor(inputs)
             if head is not None:
                 return F.cross_entropy(head(predicted).float(), labels)
-            return _objective(plan, name, predicted.reshape(len(inputs), *plan.shapes[name]), labels)
+            return _objective(
+                plan, name, predicted.reshape(len(inputs), *plan.shapes[name]), labels
+            )
 
         predictor.step(objective)
 
