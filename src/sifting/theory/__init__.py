@@ -1,8 +1,9 @@
 """The paper's theory as functions to call, plot and check: bounds, simulation, estimation.
 
 Read in this order: `bounds` (how fast, how far), `noise` (what approximate losses cost),
-`gaussian` (how large ρ is), `linear` (how often an early exit keeps the order), `problems` and
-`simulate` (all of it against measurement), `estimate` (all of it from a run's own log).
+`gaussian` and `sphere` (how large ρ is), `linear` (how often an early exit keeps the order),
+`problems`, `objective` and `simulation` (all of it against measurement), `pairs` and `estimation`
+(all of it from a run's own log).
 """
 
 from sifting.theory.bounds import (
@@ -14,6 +15,7 @@ from sifting.theory.bounds import (
     step_size_ok,
     step_speedup,
 )
+from sifting.theory.estimation import Estimates, Interval, Prediction, estimate
 from sifting.theory.gaussian import nu, rho_gaussian, rho_gaussian_lower
 from sifting.theory.linear import DeepLinearNetwork, argmax_preservation, beta_j
 from sifting.theory.noise import (
@@ -27,5 +29,44 @@ from sifting.theory.noise import (
     sigma_max,
 )
 from sifting.theory.objective import Objective
-from sifting.theory.problems import Constants, LeastSquares, LogisticRegression, rho_sphere
-from sifting.theory.simulate import Simulation, simulate
+from sifting.theory.pairs import Pairs, read_pairs
+from sifting.theory.problems import Constants, LeastSquares, LogisticRegression
+from sifting.theory.simulation import Simulation, simulate
+from sifting.theory.sphere import rho_sphere
+
+__all__ = [
+    "SIGMA_LIMIT",
+    "Constants",
+    "DeepLinearNetwork",
+    "Estimates",
+    "Interval",
+    "LeastSquares",
+    "LogisticRegression",
+    "Objective",
+    "Pairs",
+    "Prediction",
+    "Simulation",
+    "argmax_preservation",
+    "best_step_size",
+    "beta_j",
+    "crossover_iterations",
+    "crossover_value",
+    "estimate",
+    "gsgd_bound",
+    "h",
+    "h_argmax",
+    "h_max",
+    "nu",
+    "p_noise",
+    "p_noise_many",
+    "read_pairs",
+    "rho_2_approx_lower",
+    "rho_gaussian",
+    "rho_gaussian_lower",
+    "rho_sphere",
+    "sgd_bound",
+    "sigma_max",
+    "simulate",
+    "step_size_ok",
+    "step_speedup",
+]

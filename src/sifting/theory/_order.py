@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def panels(edges: Sequence[float], count: int) -> tuple[Floats, Floats]:
     0.666666666667
     """
     nodes, weights = [], []
-    for left, right in zip(edges[:-1], edges[1:], strict=True):
+    for left, right in pairwise(edges):
         angle = np.linspace(0, np.pi, count + 1)
         half = np.pi / count / 2
         theta = (angle[:-1, None] + half * (_NODES + 1)).ravel()

@@ -41,7 +41,7 @@ class Objective:
         loss: (w, batch) -> f(w, x), where w has the shape (..., D) and broadcasts.
         gradient: (w, batch) -> ∇f(w, x), of shape (..., D).
         minimiser: w* where it is known; else it is sought on the pool.
-        objective: F where it is known; else it is the mean over the pool.
+        population_loss: F, (..., D) -> (...), where it is known; else the mean over the pool.
         pool: how many samples the Monte Carlo constants are computed from.
         seed: of the pool.
     """
@@ -52,7 +52,7 @@ class Objective:
     loss: Callable[[Floats, Batch], Floats]
     gradient: Callable[[Floats, Batch], Floats]
     minimiser: ArrayLike | None = None
-    objective: Callable[[Floats], Floats] = None  # type: ignore[assignment] # set below
+    population_loss: Callable[[Floats], Floats] | None = None
     pool: int = 20_000
     seed: int = 0
     _batch: Batch = field(init=False, repr=False, compare=False)
@@ -71,13 +71,19 @@ class Objective:
             object.__setattr__(self, "minimiser", at)
         object.__setattr__(self, "_batch", self.sample(np.random.default_rng(self.seed), (size,)))
         self._try_functions()
-        if self.objective is None:
-            object.__setattr__(self, "objective", self._pool_mean)
 
     @property
     def dim(self) -> int:
         """D, the number of parameters."""
         return np.asarray(self.start).size
+
+    def objective(self, w: Floats) -> Floats:
+        """F(w): as given, or the mean over the pool."""
+        if self.population_loss is not None:
+            return self.population_loss(w)
+        rows = w.reshape(-1, self.dim)
+        means = [float(np.mean(self.loss(row, self._batch))) for row in rows]
+        return np.array(means).reshape(w.shape[:-1])
 
     def constants(self, R: int) -> Constants:
         """F*, Δ_R and D_0 by Monte Carlo, and ρ*_R by search.
@@ -91,7 +97,6 @@ class Objective:
         known = self.minimiser is not None
         w_star = np.asarray(self.minimiser) if self.minimiser is not None else self._minimise()
         losses = self.loss(w_star, self._batch)
-        exact_F = self.objective != self._pool_mean
         D0 = float(np.linalg.norm(np.asarray(self.start) - w_star))
         return Constants(
             L=float(self.smoothness),
@@ -100,30 +105,26 @@ class Objective:
             rho_star=self._search_rho(R, w_star),
             D0=D0,
             source={
-                "F_star": "exact" if known and exact_F else "Monte Carlo",
+                "F_star": "exact" if known and self.population_loss is not None else "Monte Carlo",
                 "Delta": "Monte Carlo",
                 "rho_star": "search",
                 "D0": "exact" if known else "Monte Carlo",
             },
         )
 
-    def _pool_mean(self, w: Floats) -> Floats:
-        flat = w.reshape(-1, self.dim)
-        means = [float(np.mean(self.loss(row, self._batch))) for row in flat]
-        return np.array(means).reshape(w.shape[:-1])
-
     def _minimise(self) -> Floats:
-        found = optimize.minimize(
-            lambda w: float(np.mean(self.loss(w, self._batch))),
-            np.asarray(self.start),
-            jac=lambda w: np.mean(self.gradient(w, self._batch), axis=0),
-            method="L-BFGS-B",
-            options={"gtol": 1e-10, "ftol": 1e-15},
-        )
+        def value(w: Floats) -> float:
+            return float(np.mean(self.loss(w, self._batch)))
+
+        def slope(w: Floats) -> Floats:
+            return np.asarray(np.mean(self.gradient(w, self._batch), axis=0), np.float64)
+
+        start = np.asarray(self.start, np.float64)
+        found = optimize.minimize(value, start, jac=slope, method="L-BFGS-B", tol=1e-12)
         return np.asarray(found.x, np.float64)
 
     def _search_rho(self, R: int, w_star: Floats) -> float:
-        """The least ratio over w* and start, rays of many lengths, and a local search from there."""
+        """The least ratio at w*, at the start, along rays, and by a local search from the best."""
 
         def ratio(w: Floats) -> float:
             losses = self.loss(w, self._batch)

@@ -14,16 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from sifting.theory._checks import (
-    FloatOrArray,
-    Floats,
-    floats,
-    nonnegative,
-    positive,
-    unwrap,
-    whole,
-)
-from sifting.theory._order import mean_of_largest_square, panels
+from sifting.theory._checks import Floats, floats, nonnegative, positive, whole
+from sifting.theory.sphere import largest_residual_square, rho_sphere, sphere_coordinate
 
 Batch: TypeAlias = tuple[Floats, ...]
 
@@ -86,7 +78,7 @@ class Problem(Protocol):
 class LeastSquares:
     """Linear regression of a stream in which a minority follows another rule than the rest.
 
-    >>> problem = LeastSquares(dim=20, minority=0.1, shift=6, label_noise=0)
+    >>> problem = LeastSquares(dim=20, minority=0.1, shift=6, distance=10)
     >>> c = problem.constants(R=4)
     >>> round(c.F_star, 3), round(c.Delta, 3), round(c.rho_star, 3), c.D0
     (1.62, 5.807, 2.409, 10.0)
@@ -110,9 +102,9 @@ class LeastSquares:
     """
 
     dim: int = 20
-    distance: float = 10.0
+    distance: float = 30.0
     minority: float = 0.1
-    shift: float = 6.0
+    shift: float = 10.0
     label_noise: float = 0.0
     condition: float = 1.0
 
@@ -133,14 +125,14 @@ class LeastSquares:
             self.condition,
             lambda x: x >= 1,
             "condition >= 1",
-            "it is largest/smallest",
+            "it is a ratio",
         )
 
     @property
     def eigenvalues(self) -> Floats:
         """Of E[xxᵀ], which is diagonal; their mean is 1."""
         raw = np.geomspace(self.condition, 1.0, self.dim)
-        return raw / raw.mean()
+        return np.asarray(raw / raw.mean())
 
     @property
     def smoothness(self) -> float:
@@ -193,7 +185,7 @@ class LeastSquares:
             error[0] -= b
             scales.append(float(np.sqrt(error**2 @ self.eigenvalues)))
         shares = [share for share, _ in self._rules]
-        return _largest_residual_square(scales, shares, self.label_noise, self.dim, R) / 2
+        return largest_residual_square(scales, shares, self.label_noise, self.dim, R) / 2
 
     def constants(self, R: int) -> Constants:
         """L, F*, Δ_R, ρ*_R and D_0, all exact."""
@@ -267,7 +259,7 @@ class LogisticRegression:
 
     def objective(self, w: Floats) -> Floats:
         """F(w) = E[log 2cosh(|w| x_1 / 2)] - w_1 E[x_1 expit(signal x_1)], by quadrature."""
-        x, density = _sphere_coordinate(self.dim)
+        x, density = sphere_coordinate(self.dim)
         pull = float((density * x) @ special.expit(self.signal * x))
         half = np.linalg.norm(w, axis=-1)[..., None] * np.abs(x) / 2
         # log(1 + e^s) is log(2 cosh(s/2)) on average, since s is symmetric
@@ -300,84 +292,3 @@ class LogisticRegression:
         above = np.append(1 - np.cumsum(mass) / mass.sum(), 0.0).clip(0.0, 1.0)
         above = np.concatenate(([1.0], above[:-1]))
         return float(np.logaddexp(0.0, -margin) @ (above[:-1] ** R - above[1:] ** R))
-
-
-def rho_sphere(R: ArrayLike, dim: ArrayLike) -> FloatOrArray:
-    """ρ_R of squared linear errors with features uniform on a sphere in `dim` dimensions.
-
-    >>> rho_sphere(2, dim=[1, 2, 20, 10**6]).round(4)
-    array([1.    , 1.4053, 1.6201, 1.6366])
-
-    The limit of large `dim` is `rho_gaussian(R, 0, 1)`; with `dim = 1` all losses are equal.
-
-    Args:
-        R: candidates per step.
-        dim: number of features.
-    """
-    R = whole("R", R, 2, "selection needs two candidates or more")
-    dim = whole("dim", dim, 1, "give the number of features")
-    pairs = np.broadcast(R, dim)
-    values = [
-        _largest_residual_square([1.0], [1.0], 0.0, int(d), int(r)) if d > 1 else 1.0
-        for r, d in pairs
-    ]
-    return unwrap(np.array(values).reshape(pairs.shape))
-
-
-def _sphere_coordinate(dim: int) -> tuple[Floats, Floats]:
-    """Nodes and weights of the law of a coordinate √dim sin(angle) of a uniform point."""
-    angle, weight = panels([-np.pi / 2, 0.0, np.pi / 2], 12)
-    density = weight * np.exp((dim - 2) * np.log(np.cos(angle)))
-    return np.sqrt(dim) * np.sin(angle), density / density.sum()
-
-
-def _largest_residual_square(
-    scales: list[float], shares: list[float], noise: float, dim: int, R: int
-) -> float:
-    """E[max of R draws of (c √dim U + noise ξ)²], where c is one of `scales` by `shares`."""
-    ends = [c * np.sqrt(dim) for c in scales]
-    reach = noise * np.sqrt(2 * (np.log(R) + 45))
-    top = max(ends) + reach
-    if top == 0:
-        return 0.0
-    if max(ends) == 0 or noise > 1e-3 * max(ends):
-        exact_noise = noise
-    else:  # so little that only its variance shows
-        exact_noise, ends = 0.0, [float(np.hypot(end, noise * np.sqrt(dim))) for end in ends]
-
-    def tail(tau: Floats) -> Floats:
-        total = np.zeros_like(tau)
-        for share, end in zip(shares, ends, strict=True):
-            total += share * _tail(tau, end, exact_noise, dim)
-        return total
-
-    kinks = [end + k * 9 * exact_noise for end in ends for k in (-1, 0, 1)]
-    if exact_noise == 0:
-        top = max(ends)
-    inner = sorted({0.0, top, *(k for k in kinks if 0 < k < top)})
-    return mean_of_largest_square(tail, inner, R)
-
-
-def _tail(tau: Floats, end: float, noise: float, dim: int) -> Floats:
-    """P(|end·U + noise·ξ| > τ), U a coordinate of a uniform point of the unit sphere."""
-    if end == 0:
-        tail: Floats = special.erfc(tau / (noise * np.sqrt(2))) if noise else 0.0 * tau
-        return tail
-    if noise == 0:
-        if dim == 1:
-            return np.where(tau < end, 1.0, 0.0)
-        x = np.minimum((tau / end) ** 2, 1.0)
-        tail = special.betaincc(0.5, (dim - 1) / 2, x)
-        return tail
-    if dim == 1:
-        tail = special.ndtr((end - tau) / noise) + special.ndtr((-end - tau) / noise)
-        return tail
-    count = int(np.clip(end / noise, 8, 1000))
-    angle, weight = panels([-np.pi / 2, np.pi / 2], count)
-    density = weight * np.exp((dim - 2) * np.log(np.cos(angle)))
-    keep = density > 1e-18 * density.max()
-    u, density = np.sin(angle[keep]), density[keep] / density.sum()
-    tail = np.empty_like(tau)
-    for block in np.array_split(np.arange(tau.size), max(1, tau.size * u.size // 2_000_000)):
-        tail[block] = 2 * special.ndtr((end * u - tau[block, None]) / noise) @ density
-    return tail

@@ -54,7 +54,7 @@ class Arm:
     @property
     def mean_C(self) -> Floats:
         """Mean over the runs: the estimate of E[F(mean iterate)] that the bounds are about."""
-        return self.loss_SC.mean(0)
+        return np.asarray(self.loss_SC.mean(0))
 
     @property
     def error_C(self) -> Floats:
@@ -62,7 +62,7 @@ class Arm:
         S = self.loss_SC.shape[0]
         if S == 1:
             return np.full(self.loss_SC.shape[1], np.nan)
-        return self.loss_SC.std(0, ddof=1) / np.sqrt(S)
+        return np.asarray(self.loss_SC.std(0, ddof=1) / np.sqrt(S))
 
     def band(self, low: float = 0.05, high: float = 0.95) -> tuple[Floats, Floats]:
         """Between which values the runs lie, from quantile `low` to quantile `high`."""
