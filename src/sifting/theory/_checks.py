@@ -63,7 +63,7 @@ def whole(name: str, value: ArrayLike, least: int, fix: str) -> Floats:
         name,
         value,
         lambda x: (x >= least) & (x == np.floor(x)),
-        f"{name} a whole number >= {least}",
+        f"{name} whole and {name} >= {least}",
         fix,
     )
 

@@ -216,8 +216,8 @@ def predict(e: Estimates) -> Prediction:
         verdict = "Selection is not told apart from keeping at random."
     else:
         verdict = (
-            f"At most {e.kept.value:.2f} times fewer steps; scoring a step's candidates may cost "
-            f"at most {max(e.kept.value - 1, 0):.2f} updates."
+            f"The bounds allow up to {e.kept.value:.2f} times fewer steps, and so save time if "
+            f"scoring a step's candidates costs less than {e.kept.value - 1:.2f} updates."
         )
     return Prediction(
         speedup=e.rho_approx,

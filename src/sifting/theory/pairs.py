@@ -29,10 +29,12 @@ class Pairs:
     Args:
         early: per batch, what the proxy said. Any finite score; the log-noise needs them above 0.
         exact: per batch, the exact losses, finite and at least 0.
+        steps: at which each batch was logged; 0, 1, … where not given.
     """
 
     early: tuple[Floats, ...]
     exact: tuple[Floats, ...]
+    steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.early) != len(self.exact):
@@ -55,6 +57,8 @@ class Pairs:
             exact.append(f)
         object.__setattr__(self, "early", tuple(early))
         object.__setattr__(self, "exact", tuple(exact))
+        if not self.steps:
+            object.__setattr__(self, "steps", tuple(range(len(early))))
 
     @classmethod
     def of(
@@ -99,6 +103,7 @@ def read_pairs(path: str | Path) -> Pairs:
     last = max((i for i, line in enumerate(lines) if line.strip()), default=-1)
     early: list[Any] = []
     exact: list[Any] = []
+    steps: list[int] = []
     for i, line in enumerate(lines[: last + 1]):
         if not line.strip():
             continue
@@ -120,9 +125,11 @@ def read_pairs(path: str | Path) -> Pairs:
             raise ValueError(f"{where}: `early` and `exact` must be flat lists of numbers")
         early += one.early
         exact += one.exact
+        step = record.get("step")
+        steps.append(step if isinstance(step, int) else i)
     if not early:
         raise ValueError(f"{file} holds no complete line, but estimation needs one or more")
-    return Pairs(tuple(early), tuple(exact))
+    return Pairs(tuple(early), tuple(exact), tuple(steps))
 
 
 def _batches(name: str, value: ArrayLike | Sequence[ArrayLike]) -> tuple[Floats, ...]:
