@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize
 
@@ -54,6 +54,7 @@ def test_scalars_give_floats_and_arrays_broadcast():
     assert table[1, 1] == gsgd_bound(10, 0.01, 50, 2, 2.0, 0.3)
 
 
+@settings(deadline=None)
 @given(problems)
 def test_crossover_is_the_root_of_the_difference(p):
     eta, L, D0, rho, Delta, F = unpack(p)
@@ -69,6 +70,7 @@ def test_crossover_is_the_root_of_the_difference(p):
     assert crossover_value(eta, L, rho, Delta, F) == pytest.approx(value, rel=1e-8)
 
 
+@settings(deadline=None)
 @given(problems, st.integers(1, 10**7))
 def test_gsgd_leads_exactly_up_to_the_crossover(p, K):
     eta, L, D0, rho, Delta, F = unpack(p)
@@ -98,6 +100,7 @@ def test_rounding_below_the_inequality_counts_as_equality():
     assert crossover_iterations(0.01, 50, 2, rho, np.nextafter(rho * F, 0), F) == np.inf
 
 
+@settings(deadline=None)
 @given(problems, st.floats(1.001, 1e6))
 def test_speedup_is_the_ratio_of_steps_and_at_most_rho(p, factor):
     eta, L, D0, rho, Delta, F = unpack(p)
@@ -117,6 +120,7 @@ def test_speedup_below_gsgds_floor_is_zero_and_at_the_crossing_one():
         step_speedup(0.2, *args)
 
 
+@settings(deadline=None)
 @given(problems, st.integers(1, 10**6))
 def test_best_step_size_is_where_a_minimiser_finds_it(p, K):
     _, L, D0, rho, Delta, _ = unpack(p)

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import integrate, special, stats
 
 from sifting.theory import nu, rho_gaussian, rho_gaussian_lower
 
 
+@settings(deadline=None)
 @given(st.floats(-1e6, 1e6))
 def test_two_candidates_against_the_closed_form(a):
     # |Z1² - Z2²| = |Z1 - Z2| |Z1 + Z2|, a product of independent normals
@@ -30,9 +31,7 @@ def test_against_the_density_of_the_maximum(R, eps, delta):
     law = stats.ncx2(1, (eps / delta) ** 2) if eps else stats.chi2(1)
     spread = np.sqrt(2 * np.log(R)) + 8
     low, high = max(0, abs(eps / delta) - 8) ** 2, (abs(eps / delta) + spread) ** 2
-    tail, _ = integrate.quad(
-        lambda x: -np.expm1(R * np.log1p(-law.sf(x))), low, high, limit=500, epsabs=1e-10
-    )
+    tail, _ = integrate.quad(lambda x: 1 - law.cdf(x) ** R, low, high, limit=500, epsabs=1e-10)
     exact = (low + tail) / (1 + (eps / delta) ** 2)
     assert rho_gaussian(R, eps, delta) == pytest.approx(exact, rel=1e-7)
 
@@ -55,6 +54,7 @@ def test_limits():
     assert growth == pytest.approx(2 * np.log(1000), rel=0.03)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 10**6), st.floats(-50, 50), st.floats(0.01, 50))
 def test_symmetric_in_eps_scale_free_and_between_one_and_R(R, eps, delta):
     rho = rho_gaussian(R, eps, delta)
@@ -63,10 +63,10 @@ def test_symmetric_in_eps_scale_free_and_between_one_and_R(R, eps, delta):
     assert rho == pytest.approx(rho_gaussian(R, 3 * eps, 3 * delta), rel=1e-12)
 
 
-@given(st.integers(9, 10**6), st.floats(-50, 50), st.floats(0.0, 50))
+@settings(deadline=None)
+@given(st.integers(9, 10**6), st.floats(-50, 50), st.floats(1e-6, 50) | st.just(0.0))
 def test_the_papers_bound_lies_below(R, eps, delta):
-    if eps == 0 and delta == 0:
-        return
+    assume(eps**2 + delta**2 > 1e-12)
     lower = rho_gaussian_lower(R, eps, delta)
     assert lower <= rho_gaussian(R, eps, delta) + 1e-12
     written_out = (eps + nu(R) * delta) ** 2 * (1 - 1 / R) / (eps**2 + delta**2)
@@ -77,7 +77,7 @@ def test_the_papers_bound_lies_below(R, eps, delta):
 
 def test_the_bound_is_defined_from_nine_candidates_on_and_above_one_from_twenty_five():
     R = np.arange(2, 1000)
-    assert R[R >= 4 * np.log(R)][0] == 9
+    assert R[4 * np.log(R) <= R][0] == 9
     assert np.all(R[7:] >= 4 * np.log(R[7:]))
     for bad in range(2, 9):
         with pytest.raises(ValueError, match=f"R = {bad}, but R >= 4 log R"):

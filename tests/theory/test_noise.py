@@ -1,10 +1,10 @@
 """p(σ) against dense search, quadrature, enumeration of every outcome, and sampling."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
@@ -23,6 +23,7 @@ METHODS = ("paper", "cantelli", "symmetric", "gaussian")
 sigmas = st.floats(1e-6, 50)
 
 
+@settings(deadline=None)
 @given(sigmas)
 def test_argmax_of_h_solves_the_lemmas_equation(sigma):
     t = h_argmax(sigma)
@@ -30,6 +31,7 @@ def test_argmax_of_h_solves_the_lemmas_equation(sigma):
     assert t <= np.sqrt(2) * sigma  # as the lemma's proof says, for every σ
 
 
+@settings(deadline=None)
 @given(sigmas)
 def test_maximum_of_h_against_a_search(sigma):
     found = optimize.minimize_scalar(
@@ -65,12 +67,14 @@ def test_gaussian_worst_case_against_a_search(sigma):
     assert 1 - p_noise(sigma, method="gaussian") == pytest.approx(lost.max(), rel=1e-7)
 
 
+@settings(deadline=None)
 @given(st.floats(0, SIGMA_LIMIT))
 def test_each_proof_is_at_least_as_tight_as_the_one_before(sigma):
     p = [p_noise(sigma, method=m) for m in METHODS]
-    assert all(a <= b + 1e-15 for a, b in zip(p[:-1], p[1:], strict=True))
+    assert all(a <= b + 1e-15 for a, b in pairwise(p))
 
 
+@settings(deadline=None)
 @given(st.floats(0, 100))
 def test_beyond_the_limit_the_order_of_the_proofs_holds_too(sigma):
     p = [p_noise(sigma, method=m) for m in METHODS[1:]]
@@ -96,6 +100,7 @@ def expected_pick(losses, sigma, values, masses):
     return total
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(0.01, 100), min_size=2, max_size=4),
     st.floats(0.001, 3),
@@ -143,6 +148,7 @@ def test_sampled_ratio_lies_above_every_bound(law, sigma):
         assert ratio + 4 * error >= p_noise(sigma, method="gaussian")
 
 
+@settings(max_examples=20, deadline=None)
 @given(st.floats(1.001, 1.99))
 def test_sigma_max_is_where_p_times_rho_is_one(rho_2):
     for method in METHODS[1:]:

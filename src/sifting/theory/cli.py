@@ -46,6 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("default")
             warnings.showwarning = _show_warning
             args.run(args)
     except (ValueError, TypeError, OSError) as error:
@@ -398,7 +399,8 @@ def _progress(task: str) -> Iterator[Callable[[int, int], None]]:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         item = bar.add_task(task, total=None)
         yield lambda done, total: bar.update(item, completed=done, total=total)
 

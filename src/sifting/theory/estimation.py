@@ -16,7 +16,7 @@ from sifting.theory.noise import rho_2_approx_lower, sigma_max
 from sifting.theory.pairs import Pairs
 
 CLUSTERS = 20  # from so many batches on, whole batches are resampled
-_BLOCK = 1024  # larger batches are dealt into blocks of about this size, at random
+_BLOCK = 512  # larger batches are dealt into blocks of about this size, at random
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,7 @@ def rho_gaussian(R: ArrayLike, eps: ArrayLike, delta: ArrayLike) -> FloatOrArray
     eps, delta = _error_law(eps, delta)
     R, eps, delta = np.broadcast_arrays(R, np.abs(eps), delta)
     flat = delta <= 1e-150 * eps
-    with np.errstate(divide="ignore"):
-        a = np.where(flat, 0.0, eps / np.where(delta == 0, 1.0, delta))
+    a = np.where(flat, 0.0, eps / np.where(flat, np.inf, delta))
     # E[max Z²] = ∫ 2u P(some |Z_i| > u) du, which is 2u up to `start` and 0 beyond `stop`
     start = np.maximum(a - 10, 0.0)
     stop = a + np.sqrt(2 * (np.log(R) + 45)) + 1

@@ -184,12 +184,17 @@ def _one_minus(share: float, sigma: Floats) -> Floats:
     return p
 
 
+def _root_two_sigma(sigma: Floats) -> Floats:
+    """√2 σ, kept where its square can be told from 0 and from infinity; 1 where σ = 0."""
+    return np.where(sigma > 0, np.sqrt(2) * np.clip(sigma, 1e-150, 1e150), 1.0)
+
+
 def _newton_c(sigma: Floats) -> Floats:
     """c = t*/(√2 σ) in (0, 1], the root of c² ν(√2 σ c) = 1 with ν(t) = 2(e^t - 1)/t - 1.
 
     In c rather than t so that neither tiny nor huge σ under- or overflows.
     """
-    s = np.where(sigma > 0, np.sqrt(2) * np.minimum(sigma, 1e150), 1.0)
+    s = _root_two_sigma(sigma)
     c = np.minimum(1.0, (2 * np.log1p(s) + 1) / s)  # on the right of the root
     for _ in range(100):
         growth = np.expm1(c * s)
@@ -213,7 +218,7 @@ def _gaussian_max(sigma: Floats) -> Floats:
     With x = t/(√2 σ) and s = √2 σ, s e^{-sx}/(1 - e^{-sx}) falls in x and the hazard
     φ(x)/Q(x) of the normal law grows, so that they meet once.
     """
-    s = np.where(sigma > 0, np.sqrt(2) * sigma, 1.0)
+    s = _root_two_sigma(sigma)
 
     def excess(x: Floats) -> Floats:
         with np.errstate(over="ignore", divide="ignore"):
@@ -221,14 +226,12 @@ def _gaussian_max(sigma: Floats) -> Floats:
         hazard: Floats = np.sqrt(2 / np.pi) / special.erfcx(x / np.sqrt(2))
         return hazard - pull
 
-    low, high = np.full_like(s, 1e-300), np.full_like(s, 1.0)
-    for _ in range(200):  # at x = 1 already, pull < 1 < hazard
-        middle = np.sqrt(low * high)
-        above = excess(middle) > 0
+    low, high = np.full_like(s, -400.0), np.zeros_like(s)  # of log x
+    for _ in range(60):  # at x = 1 already, pull < 1 < hazard
+        middle = (low + high) / 2
+        above = excess(np.exp(middle)) > 0
         low, high = np.where(above, low, middle), np.where(above, middle, high)
-        if np.all(high - low <= 1e-15 * high):
-            break
-    x = np.sqrt(low * high)
+    x = np.exp((low + high) / 2)
     worst = -np.expm1(-s * x) * special.erfc(x / np.sqrt(2)) / 2
     return np.where(sigma > 0, worst, 0.0)
 
@@ -236,12 +239,10 @@ def _gaussian_max(sigma: Floats) -> Floats:
 def _invert(p: Callable[[Floats], Floats], target: Floats) -> Floats:
     """The σ at which the falling p(σ) equals `target`; infinite where it never gets so low."""
     log_low, log_high = np.full_like(target, -40.0), np.full_like(target, 40.0)
-    for _ in range(200):
+    for _ in range(60):
         middle = (log_low + log_high) / 2
         above = p(np.exp(middle)) > target
         log_low, log_high = np.where(above, middle, log_low), np.where(above, log_high, middle)
-        if np.all(log_high - log_low <= 1e-15 * np.maximum(np.abs(log_high), 1)):
-            break
     sigma = np.exp((log_low + log_high) / 2)
     never = p(np.full_like(target, np.exp(40.0))) >= target - 1e-12
     return np.where(target >= 1, 0.0, np.where(never, np.inf, sigma))

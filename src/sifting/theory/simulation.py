@@ -196,7 +196,8 @@ def simulate(
         w_ASD -= step * problem.gradient(w_ASD, tuple(p[run_S, choice_AS] for p in batch_SR))
         if k + 1 in due:
             loss_ASC[:, :, due[k + 1]] = problem.objective(sum_ASD / (k + 1))
-            ratio_AC[:, due[k + 1]] = picked_A / np.where(seen_A > 0, seen_A, 1.0)
+            seen = seen_A > 0  # without any loss there is nothing to gain or to lose
+            ratio_AC[:, due[k + 1]] = np.where(seen, picked_A / np.where(seen, seen_A, 1), 1)
     if progress is not None:
         progress(K, K)
     if not np.isfinite(loss_ASC).all():

@@ -44,26 +44,23 @@ def largest_residual_square(
 ) -> float:
     """E[max of R draws of (c √dim U + noise ξ)²], where c is one of `scales` by `shares`."""
     ends = [c * np.sqrt(dim) for c in scales]
-    reach = noise * np.sqrt(2 * (np.log(R) + 45))
-    top = max(ends) + reach
+    far = np.sqrt(2 * (np.log(R) + 45)) + 1  # beyond so many standard deviations lies nothing
+    if 0 < noise <= 1e-3 * max(ends):  # so little that only its variance shows
+        scales = [float(np.hypot(c, noise)) for c in scales]
+        ends, noise = [c * np.sqrt(dim) for c in scales], 0.0
+    top = min(max(ends), max(scales) * far) + noise * far
     if top == 0:
         return 0.0
-    if max(ends) == 0 or noise > 1e-3 * max(ends):
-        exact_noise = noise
-    else:  # so little that only its variance shows
-        exact_noise, ends = 0.0, [float(np.hypot(end, noise * np.sqrt(dim))) for end in ends]
 
     def tail(tau: Floats) -> Floats:
         total = np.zeros_like(tau)
         for share, end in zip(shares, ends, strict=True):
-            total += share * _tail(tau, end, exact_noise, dim)
+            total += share * _tail(tau, end, noise, dim)
         return total
 
-    kinks = [end + k * 9 * exact_noise for end in ends for k in (-1, 0, 1)]
-    if exact_noise == 0:
-        top = max(ends)
-    inner = sorted({0.0, top, *(k for k in kinks if 0 < k < top)})
-    return mean_of_largest_square(tail, inner, R)
+    kinks = {end + k * 9 * noise for end in ends for k in (-1, 0, 1)}
+    edges = sorted({0.0, top, *(k for k in kinks if 0 < k < top)})
+    return mean_of_largest_square(tail, edges, R, count=8 if noise else 32)
 
 
 def _tail(tau: Floats, end: float, noise: float, dim: int) -> Floats:
@@ -77,7 +74,7 @@ def _tail(tau: Floats, end: float, noise: float, dim: int) -> Floats:
         return np.asarray(special.betaincc(0.5, (dim - 1) / 2, x))
     if dim == 1:
         return np.asarray(special.ndtr((end - tau) / noise) + special.ndtr((-end - tau) / noise))
-    count = int(np.clip(end / noise, 8, 1000))
+    count = 6 + int(end / noise / 5)  # nodes at about half of the noise from one another
     angle, weight = panels([-np.pi / 2, np.pi / 2], count)
     density = weight * np.exp((dim - 2) * np.log(np.cos(angle)))
     keep = density > 1e-18 * density.max()
