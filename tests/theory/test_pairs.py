@@ -92,7 +92,7 @@ def test_damage_elsewhere_raises_naming_file_and_line(tmp_path, bad, message):
 
 
 def test_missing_and_empty_files(tmp_path):
-    with pytest.raises(FileNotFoundError, match="audits.jsonl does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"audits\.jsonl does not exist"):
         read_pairs(tmp_path)
     write(tmp_path, b"\n\n")
     with pytest.raises(ValueError, match="holds no complete line"):

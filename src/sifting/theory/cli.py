@@ -266,13 +266,13 @@ def noise(args: argparse.Namespace) -> None:
     sigmas = np.unique(floats("sigma", args.sigma, lambda x: x >= 0, "sigma >= 0", "a spread"))
     rng = np.random.default_rng(args.seed)
     laws = {
-        "sampled: Gaussian ζ, f = z²": rng.standard_normal((draws, 2)) ** 2,
-        "sampled: two-point ζ, worst pair": np.ones((draws, 2)),
+        "Gaussian ζ, f = z²": rng.standard_normal((draws, 2)) ** 2,
+        "ζ = ±1, worst pair": np.ones((draws, 2)),
     }
     measured: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in laws}
     for sigma in sigmas:
         for name, f in laws.items():
-            if "two-point" in name:  # the ratio at which such noise does most harm
+            if "±1" in name:  # the ratio at which such noise does most harm
                 f = f * [1, max(0.999 * np.exp(2 * sigma), 1)]
                 zeta = np.where(rng.random(f.shape) < 0.5, -1.0, 1.0)
             else:
@@ -285,11 +285,11 @@ def noise(args: argparse.Namespace) -> None:
             measured[name][1].append(float(spread))
     rows = []
     for i, sigma in enumerate(sigmas):
-        row = [f"{sigma:g}", f"{p_noise(sigma):.4f}" if sigma <= SIGMA_LIMIT else "σ > 1/(2√2)"]
+        row = [f"{sigma:g}", f"{p_noise(sigma):.4f}" if sigma <= SIGMA_LIMIT else "–"]
         row += [f"{p_noise(sigma, method=m):.4f}" for m in ("cantelli", "symmetric", "gaussian")]
         row += [f"{ratio[i]:.4f} ±{1.96 * error[i]:.4f}" for ratio, error in measured.values()]
         rows.append(row)
-    columns = ["σ", "paper ≥", "1 − max h", "symmetric ≥", "Gaussian ζ ≥", *measured]
+    columns = ["σ", "paper ≥", "1 − max h", "symmetric ≥", "Gauss ≥", *measured]
     _table(console, "Share of ρ₂ that noise leaves, R = 2", columns, rows)
     plot_noise(sigmas, {k: (np.array(a), np.array(b)) for k, (a, b) in measured.items()}, path)
     console.print(f"wrote {path}")
