@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from sifting.theory import cli
+from sifting.theory import _commands
 from sifting.theory.cli import main
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -134,7 +134,7 @@ def test_stopping_by_hand_is_not_a_traceback(folder, capsys, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "simulate", stop)
+    monkeypatch.setattr(_commands, "simulate", stop)
     assert main(["gsgd"]) == 130
     assert "nothing was written" in capsys.readouterr().err
 
@@ -143,7 +143,7 @@ def test_a_missing_extra_is_named(folder, capsys, monkeypatch):
     def missing(*_, **__):
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
 
-    monkeypatch.setattr(cli, "plot_rho", missing)
+    monkeypatch.setattr(_commands, "plot_rho", missing)
     assert main(["rho", *SMALL["rho"]]) == 2
     assert "pip install 'sifting[theory]'" in capsys.readouterr().err
 

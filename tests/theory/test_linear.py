@@ -65,6 +65,9 @@ def test_the_facts_behind_the_bounds():
     assert not np.allclose(special.erf(t), 2 * (stats.norm.cdf(t) - 0.5), atol=0.1)
     assert np.all(special.erfc(t) <= np.exp(-(t**2)))
     assert np.all(np.exp(-(t**2)) <= 2 * np.exp(-(t**2) / 2))
+    assert np.all(special.erf(t) <= np.sqrt(1 - np.exp(-4 * t**2 / np.pi)))  # Fact A.3
+    area, _ = integrate.quad(lambda y: np.exp(-(y**2) / (2 * 1.7**2)), 0, np.inf)
+    assert area == pytest.approx(np.sqrt(np.pi / 2) * 1.7)  # Fact A.5
     # the paper's bound fails for β < 0, which is why it is replaced there
     assert 1 - np.sqrt((2 - 2 * 0.9**2) / (2 - 0.9**2)) > argmax_preservation(-0.9)
 

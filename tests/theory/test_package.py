@@ -25,7 +25,7 @@ def test_modules_import_only_numpy_scipy_and_each_other():
     allowed = {"__future__", "numpy", "scipy", "sifting", *sys.stdlib_module_names}
     drawing = {"matplotlib", "rich"}
     for file in FOLDER.glob("*.py"):
-        may = allowed | (drawing if file.stem in ("plots", "cli") else set())
+        may = allowed | (drawing if file.stem in ("plots", "_commands") else set())
         for node in ast.walk(ast.parse(file.read_text())):
             names = []
             if isinstance(node, ast.Import):

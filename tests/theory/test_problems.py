@@ -89,7 +89,9 @@ def test_gradient_smoothness_and_objective(problem):
     assert np.allclose(rise, said, rtol=1e-4, atol=1e-8)
     change = np.linalg.norm(problem.gradient(w, batch) - problem.gradient(v, batch), axis=-1)
     assert np.all(change <= problem.smoothness * np.linalg.norm(w - v, axis=-1) * (1 + 1e-9))
-    assert np.all(problem.loss(w, batch) >= 0)
+    f, slope = problem.loss(w, batch), problem.gradient(w, batch)
+    assert np.all(f >= 0)
+    assert np.all((slope**2).sum(-1) <= 2 * problem.smoothness * f * (1 + 1e-9))  # Fact A.1
     # F against 200 000 samples, seed 2; tolerance: 4.5 standard errors
     at = problem.start + 0.3
     losses = problem.loss(at, problem.sample(rng, (200_000,)))

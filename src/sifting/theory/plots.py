@@ -79,8 +79,10 @@ def plot_simulation(simulation: Simulation, path: str | Path) -> None:
         low, high = arm.band()
         band_low, band_high = ((x - c.F_star) / unit for x in (low, high))
         loss.fill_between(K, band_low, band_high, color=colour, alpha=0.2, lw=0)
-        wide = 2.6 if name == "GSGD" else 1.5  # so that one shows beneath the other
-        loss.plot(K, (arm.mean_C - c.F_star) / unit, color=colour, label=name, lw=wide)
+        hidden = name == "GSGD" and len(simulation.arms) > 2  # beneath the noisy arm
+        loss.plot(
+            K, (arm.mean_C - c.F_star) / unit, color=colour, label=name, lw=2.6 if hidden else 1.5
+        )
         loss.plot(K, (arm.bound_C - c.F_star) / unit, color=colour, ls="--")
         if name != "SGD":
             loss.plot(K, (arm.path_bound_C - c.F_star) / unit, color=colour, ls=":")
