@@ -143,6 +143,8 @@ def test_logistic_losses_are_equal_at_zero_so_that_rho_star_is_one():
         (lambda: LeastSquares(condition=0.5), "condition = 0.5"),
         (lambda: LogisticRegression(dim=1), "dim = 1"),
         (lambda: LogisticRegression(signal=0), "signal = 0"),
+        (lambda: LeastSquares().constants(1), "R = 1"),
+        (lambda: LogisticRegression().constants(2.5), "R = 2.5"),
         (lambda: rho_sphere(1, 3), "R = 1"),
         (lambda: rho_sphere(2, 0), "dim = 0"),
     ],

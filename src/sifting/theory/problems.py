@@ -178,6 +178,7 @@ class LeastSquares:
 
     def largest_of(self, R: int, w: ArrayLike) -> float:
         """F̂_R(w) = E[max of R losses at w], exactly (to about 1e-9)."""
+        R = int(whole("R", R, 2, "selection needs two candidates or more"))
         w = np.asarray(w, np.float64)
         scales = []
         for _, b in self._rules:
@@ -268,6 +269,7 @@ class LogisticRegression:
 
     def constants(self, R: int) -> Constants:
         """L, F*, Δ_R, ρ*_R and D_0, all exact."""
+        R = int(whole("R", R, 2, "selection needs two candidates or more"))
         truth = np.zeros(self.dim)
         truth[0] = self.signal
         return Constants(
