@@ -1,0 +1,48 @@
+"""How long the theory's larger computations take: `python benchmarks/theory.py`.
+
+The best of three, in one process; numpy may use both cores for what it likes.
+"""
+
+import platform
+import time
+from collections.abc import Callable
+
+import numpy as np
+import scipy
+
+from sifting.theory import LeastSquares, LogisticRegression, Pairs, estimate, rho_gaussian, simulate
+
+
+def best_of_three(job: Callable[[], object]) -> float:
+    """Seconds of the fastest of three."""
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        job()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def main() -> None:
+    """Print a table."""
+    rng = np.random.default_rng(0)
+    exact = rng.exponential(size=(1000, 256))
+    pairs = Pairs.of(exact * np.exp(0.3 * rng.standard_normal(exact.shape)), exact)
+    squares, logistic = LeastSquares(dim=20), LogisticRegression(dim=20)
+    jobs: dict[str, Callable[[], object]] = {
+        "simulate least squares, 200 runs × 10,000 steps × d = 20, R = 2": lambda: simulate(
+            squares, K=10_000, R=2, runs=200
+        ),
+        "the same with a noisy arm": lambda: simulate(squares, K=10_000, R=2, runs=200, sigma=0.3),
+        "the same, R = 8": lambda: simulate(squares, K=10_000, R=8, runs=200),
+        "logistic regression, R = 2": lambda: simulate(logistic, K=10_000, R=2, runs=200),
+        "estimate from 1,000 batches of 256, 1,000 resamples": lambda: estimate(pairs),
+        "exact ρ_R at 1,000 values of R": lambda: rho_gaussian(np.arange(2, 1002), 0.5, 1),
+    }
+    print(f"Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}")
+    for name, job in jobs.items():
+        print(f"{best_of_three(job):7.2f} s  {name}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,324 @@
+"""What each command of `sift theory` does: compute, print a table, write a plot."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sifting.theory import (
+    DeepLinearNetwork,
+    LeastSquares,
+    LogisticRegression,
+    Pairs,
+    argmax_preservation,
+    crossover_value,
+    estimate,
+    p_noise,
+    read_pairs,
+    rho_gaussian,
+    rho_gaussian_lower,
+    simulate,
+)
+from sifting.theory._checks import floats, whole
+from sifting.theory.noise import SIGMA_LIMIT
+from sifting.theory.plots import (
+    check_path,
+    plot_estimates,
+    plot_exits,
+    plot_noise,
+    plot_rho,
+    plot_simulation,
+)
+from sifting.theory.problems import Problem
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def gsgd(args: argparse.Namespace) -> None:
+    """Simulate, then show measured losses beside the bounds."""
+    console = _console()
+    path = check_path(args.output)
+    problem: Problem
+    if args.problem == "logistic":
+        problem = LogisticRegression(dim=args.dim, signal=args.signal)
+    else:
+        problem = LeastSquares(
+            dim=args.dim,
+            distance=args.distance,
+            minority=args.minority,
+            shift=args.shift,
+            label_noise=args.label_noise,
+        )
+    floats("step-size", args.step_size, lambda x: (x > 0) & (x < 1), "0 < step-size < 1",
+           "it is in units of 1/L, and both theorems need η < 1/L")  # fmt: skip
+    with _progress("simulating") as progress:
+        s = simulate(
+            problem,
+            K=args.steps,
+            R=args.candidates,
+            eta=args.step_size / problem.smoothness,
+            sigma=args.sigma,
+            runs=args.runs,
+            seed=args.seed,
+            progress=progress,
+        )
+    c = s.constants
+    unit, name = (c.F_star, "F*") if c.F_star > 0 else (1.0, "1")
+    both = len(s.arms) == 2  # a third arm leaves no room for the path's bound
+    columns = ["K"]
+    for arm in s.arms.values():
+        columns += [arm.name, "bound"]
+        if arm.name != "SGD":
+            columns += ["path bound", "ρ"] if both else ["ρ"]
+    rows = []
+    for i in np.unique(np.linspace(0, s.steps_C.size - 1, 12).round().astype(int)):
+        row = [f"{s.steps_C[i]:,.0f}"]
+        for arm in s.arms.values():
+            row += [_measured(arm.mean_C[i] / unit, arm.error_C[i] / unit)]
+            row += [f"{arm.bound_C[i] / unit:,.1f}"]
+            if arm.name != "SGD":
+                row += [f"{arm.path_bound_C[i] / unit:,.1f}"] if both else []
+                row += [f"{arm.ratio_C[i]:.2f}"]
+        rows.append(row)
+    _table(console, f"Loss of the mean iterate in units of {name}, {args.runs} runs", columns, rows)
+    console.print(
+        f"L = {c.L:g}, η = {s.eta:g}, D0 = {c.D0:g}, F* = {c.F_star:.4g}, "
+        f"Δ_{s.R} = {c.Delta:.4g}, ρ*_{s.R} = {c.rho_star:.4g} (all exact)"
+    )
+    for arm_name, value in s.rho.items():
+        Delta = max(c.Delta, value * c.F_star)
+        meet = float(crossover_value(s.eta, c.L, value, Delta, c.F_star)) / unit
+        at = s.crossover_bound(arm_name)
+        console.print(
+            f"{arm_name}: its bound leads SGD's {_until(at)}"
+            + (f", at {meet:.3g} {name}" if 0 < at < np.inf else "")
+            + f"; its measured loss leads {_until(s.crossover_measured(arm_name))}"
+        )
+    plot_simulation(s, path)
+    console.print(f"wrote {path}")
+
+
+def exits(args: argparse.Namespace) -> None:
+    """Build a deep linear network and show every layer's β and order preservation."""
+    console = _console()
+    path = check_path(args.output)
+    network = DeepLinearNetwork.random(
+        args.layers, args.width, kind=args.kind, scale=args.scale, seed=args.seed
+    )
+    betas = network.betas()
+    sampled = network.sample_preservation(args.pairs, seed=args.seed + 1)
+    columns = ["exit", "β", "p, closed", "p, integral", "p, sampled", "sharper ≥", "paper ≥"]
+    by = [
+        argmax_preservation(betas, method=m) for m in ("closed", "integral", "lower_sharp", "lower")
+    ]
+    rows = []
+    for j in range(betas.size):
+        error = 1.96 * np.sqrt(sampled[j] * (1 - sampled[j]) / args.pairs)
+        row = [f"{j + 1}", f"{betas[j]:+.3f}", f"{by[0][j]:.4f}", f"{by[1][j]:.4f}"]
+        row += [f"{sampled[j]:.4f} ±{error:.4f}", f"{by[2][j]:.4f}", f"{by[3][j]:.4f}"]
+        rows.append(row)
+    title = f"{args.layers} {args.kind} layers of width {args.width}"
+    _table(console, f"P(exit keeps the order of two losses): {title}", columns, rows)
+    plot_exits(betas, sampled, args.pairs, path, title=title)
+    console.print(f"wrote {path}")
+
+
+def rho(args: argparse.Namespace) -> None:
+    """ρ_R of Gaussian errors for several R."""
+    console = _console()
+    path = check_path(args.output)
+    draws = int(whole("draws", args.draws, 2, "sample twice or more"))
+    rng = np.random.default_rng(args.seed)
+    rows, sampled = [], {}
+    for R in sorted(set(args.candidates)):
+        exact = rho_gaussian(R, args.eps, args.delta)
+        row = [f"{R:,}", f"{exact:.4f}"]
+        n = min(draws, 20_000_000 // R)
+        if n >= 100:
+            largest = np.concatenate(
+                [
+                    ((args.eps + args.delta * rng.standard_normal((m, R))) ** 2).max(1)
+                    for m in _chunks(n, max(1, 2_000_000 // R))
+                ]
+            ) / (args.eps**2 + args.delta**2)
+            sampled[R] = (float(largest.mean()), float(largest.std(ddof=1) / np.sqrt(n)))
+            row.append(f"{sampled[R][0]:.4f} ±{1.96 * sampled[R][1]:.4f}")
+        else:
+            row.append("–")
+        if R >= 9:
+            lower = rho_gaussian_lower(R, args.eps, args.delta)
+            row += [f"{lower:.4f}", f"{lower / exact:.0%}"]
+        else:
+            row += ["R < 4 log R", "–"]
+        rows.append(row)
+    title = f"ρ_R for errors N({args.eps:g}, {args.delta:g}²)"
+    _table(console, title, ["R", "exact", "sampled, 95 %", "paper ≥", "of exact"], rows)
+    plot_rho(sampled, args.eps, args.delta, path)
+    console.print(f"wrote {path}")
+
+
+def noise(args: argparse.Namespace) -> None:
+    """p(σ) by every proof, beside the ratio measured on two laws of the loss."""
+    console = _console()
+    path = check_path(args.output)
+    draws = int(whole("draws", args.draws, 2, "sample twice or more"))
+    sigmas = np.unique(floats("sigma", args.sigma, lambda x: x >= 0, "sigma >= 0", "a spread"))
+    rng = np.random.default_rng(args.seed)
+    laws = {
+        "Gaussian ζ, f = z²": rng.standard_normal((draws, 2)) ** 2,
+        "ζ = ±1, worst pair": np.ones((draws, 2)),
+    }
+    measured: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in laws}
+    for sigma in sigmas:
+        for name, f in laws.items():
+            if "±1" in name:  # the ratio at which such noise does most harm
+                f = f * [1, max(0.999 * np.exp(2 * sigma), 1)]
+                zeta = np.where(rng.random(f.shape) < 0.5, -1.0, 1.0)
+            else:
+                zeta = rng.standard_normal(f.shape)
+            best = f.max(1)
+            picked = np.where((np.log(f) + sigma * zeta) @ [1, -1] > 0, f[:, 0], f[:, 1])
+            ratio = picked.mean() / best.mean()
+            measured[name][0].append(float(ratio))
+            spread = (picked - ratio * best).std(ddof=1) / np.sqrt(draws) / best.mean()
+            measured[name][1].append(float(spread))
+    rows = []
+    for i, sigma in enumerate(sigmas):
+        row = [f"{sigma:g}", f"{p_noise(sigma):.4f}" if sigma <= SIGMA_LIMIT else "–"]
+        row += [f"{p_noise(sigma, method=m):.4f}" for m in ("cantelli", "symmetric", "gaussian")]
+        row += [f"{ratio[i]:.4f} ±{1.96 * error[i]:.4f}" for ratio, error in measured.values()]
+        rows.append(row)
+    columns = ["σ", "paper ≥", "1 − max h", "symmetric ≥", "Gauss ≥", *measured]
+    _table(console, "Share of ρ₂ that noise leaves, R = 2", columns, rows)
+    plot_noise(sigmas, {k: (np.array(a), np.array(b)) for k, (a, b) in measured.items()}, path)
+    console.print(f"wrote {path}")
+
+
+def estimates(args: argparse.Namespace) -> None:
+    """Estimate from a run's log, and say what the theory makes of it."""
+    console = _console()
+    path = check_path(args.output) if args.output is not None else None
+    pairs = read_pairs(args.path)
+    e = estimate(
+        pairs,
+        R=args.candidates,
+        keep=args.keep,
+        confidence=args.confidence,
+        resamples=args.resamples,
+        seed=args.seed,
+    )
+    p = e.predict()
+    kept = f"top {e.keep:.0%}"
+    named = [
+        (f"ρ_{e.R}", e.rho, f"largest of {e.R} exact losses / mean"),
+        (f"ρ_{e.R},approx", e.rho_approx, f"exact loss of the one of {e.R} that looked largest"),
+        (f"ρ, {kept}", e.kept_exact, "kept by exact loss / mean"),
+        (f"ρ_approx, {kept}", e.kept, "kept by early loss / mean; random is 1"),
+        ("order kept", e.preservation, "two candidates ranked alike; random is 0.5"),
+        (f"recall, {kept}", e.recall, f"of the exact {kept}; random is {e.keep:g}"),
+        ("σ", e.sigma, "spread of log(early/exact) within a batch"),
+        ("μ", e.mu, "mean of log(early/exact)"),
+        ("slope", e.slope, "of log early on log exact; the noise model says 1"),
+    ]
+    rows = [
+        [name, f"{i.value:.4f}", f"{i.low:.4f} … {i.high:.4f}", line] for name, i, line in named
+    ]
+    title = f"{e.pairs:,} pairs in {e.batches:,} batches, {e.confidence:.0%} intervals"
+    _table(console, title, ["", "estimate", "interval", "meaning"], rows, left=(0, 3))
+    console.print(f"[bold]{p.verdict}[/bold]")
+    console.print(
+        f"Break-even cost of scoring: {p.kept_break_even} updates a step for the {kept}, "
+        f"{p.break_even} for one of {e.R}.",
+        markup=False,
+    )
+    below = {True: "below", False: "above", None: "not told apart from"}[p.sigma_below]
+    console.print(
+        f"σ is {below} σ_max = {p.sigma_max:.3f} (paper; by the tighter bound "
+        f"{p.sigma_max_symmetric:.3f}). "
+        + (
+            f"But ρ_2,approx = {e.rho_2_approx} is less than the {p.rho_2_lower:.3f} that i.i.d. "
+            "noise would leave: the early losses err in a systematic way."
+            if p.noise_refuted
+            else f"I.i.d. noise would leave ρ_2,approx ≥ {p.rho_2_lower:.3f}; "
+            f"it is {e.rho_2_approx}."
+        ),
+        markup=False,
+    )
+    if e.dropped or e.nonpositive:
+        console.print(
+            f"Left out: {e.dropped} batches with fewer than {e.R} candidates; from σ, μ and slope "
+            f"{e.nonpositive} pairs with a loss of 0 or below."
+        )
+    if path is not None:
+        used = [i for i, f in enumerate(pairs.exact) if f.size >= e.R and f.any()]
+        each = [
+            estimate(Pairs((pairs.early[i],), (pairs.exact[i],)), keep=e.keep, resamples=1)
+            for i in used
+        ]
+        plot_estimates(
+            np.array([pairs.steps[i] for i in used], np.float64),
+            np.array([one.kept.value for one in each]),
+            np.array([one.kept_exact.value for one in each]),
+            e,
+            path,
+        )
+        console.print(f"wrote {path}")
+
+
+def _table(
+    console: Console,
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: tuple[int, ...] = (),
+) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i in left else "right", no_wrap=i not in left)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal:  # a file or a pipe has no width of its own
+        console.width = max(console.width, 120)
+    return console
+
+
+@contextmanager
+def _progress(task: str) -> Iterator[Callable[[int, int], None]]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        item = bar.add_task(task, total=None)
+        yield lambda done, total: bar.update(item, completed=done, total=total)
+
+
+def _chunks(total: int, size: int) -> Iterator[int]:
+    for start in range(0, total, size):
+        yield min(size, total - start)
+
+
+def _until(steps: float) -> str:
+    if steps == 0:
+        return "at no K"
+    return "at every K" if steps == float("inf") else f"until K ≈ {steps:,.0f}"
+
+
+def _measured(mean: float, error: float) -> str:
+    return f"{mean:.4g} ±{error:.1g}" if np.isfinite(error) else f"{mean:.4g}"
