@@ -138,3 +138,34 @@ def test_the_size_is_what_most_tensors_share() -> None:
 def test_a_batch_without_samples_is_refused(batch: Any) -> None:
     with pytest.raises(ValueError, match="cannot tell how many samples"):
         batch_size(batch)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (torch.randn(3, 8), torch.arange(3), ["a", "b", "c"]),
+        (torch.randn(3, 8), torch.arange(3), 0.5),
+        (torch.randn(3, 8), torch.arange(3), torch.zeros(9, 9)),
+    ],
+    ids=["strings", "number", "table"],
+)
+def test_a_tuple_with_as_many_members_as_samples_is_still_structure(batch: tuple[Any, ...]) -> None:
+    picked = take(batch, torch.tensor([0, 2]))
+    assert picked[0].shape == (2, 8)
+    assert picked[1].tolist() == [0, 2]
+    assert len(picked) == 3
+
+
+def test_detection_batches_are_lists_of_pictures_and_of_targets() -> None:
+    pictures = [torch.full((3, 4 + i, 5), float(i)) for i in range(8)]
+    targets = [{"boxes": torch.zeros(i, 4), "labels": torch.zeros(i)} for i in range(8)]
+    assert batch_size((pictures, targets)) == 8
+    images, boxes = take((pictures, targets), torch.tensor([6, 1]))
+    assert [float(image.mean()) for image in images] == [6, 1]
+    assert [len(target["boxes"]) for target in boxes] == [6, 1]
+
+
+def test_nested_tensors_are_selected() -> None:
+    ragged = torch.nested.nested_tensor([torch.ones(n, 2) for n in (1, 2, 3)], layout=torch.jagged)
+    picked = take({"x": ragged, "y": torch.arange(3)}, torch.tensor([2, 0]))
+    assert [len(sample) for sample in picked["x"].unbind()] == [3, 1]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 import transformers as hf
 from conftest import SMALL, token_batch
@@ -56,7 +57,10 @@ def test_a_head_that_mixes_positions_is_left_alone() -> None:
     model = Mixing()
     ids = torch.randint(0, 20, (4, 6))
     with torch.no_grad():
-        assert find_head(model, lambda: logits_of(model(ids)), "logits", torch.Size((4, 6, 20))) is None
+        assert (
+            find_head(model, lambda: logits_of(model(ids)), "logits", torch.Size((4, 6, 20)))
+            is None
+        )
     labels = torch.randint(0, 20, (4, 6))
     got = Sifter(model, exit="last", score="loss").score((ids, labels))
     with torch.no_grad():
@@ -78,3 +82,43 @@ def test_logits_that_are_worked_on_after_the_head_are_scored_as_they_come_out() 
             [model(**{k: v[i : i + 1] for k, v in batch.items()}).loss for i in range(4)]
         )
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["softcap", "scale", "cast"])
+def test_a_cap_a_scale_or_a_cast_after_the_head_is_understood(kind: str) -> None:
+    if kind == "softcap":
+        model: nn.Module = hf.Gemma2ForCausalLM(
+            hf.Gemma2Config(
+                **SMALL,
+                num_key_value_heads=2,
+                head_dim=8,
+                final_logit_softcapping=0.5,
+                pad_token_id=0,
+            )
+        )
+    elif kind == "scale":
+        model = hf.CohereForCausalLM(
+            hf.CohereConfig(**SMALL, num_key_value_heads=2, logit_scale=0.3)
+        )
+    else:
+        model = hf.BertForMaskedLM(hf.BertConfig(**SMALL)).bfloat16()
+        plain = model.forward
+
+        def forward(**inputs: Tensor) -> dict[str, Tensor]:
+            return {k: v.float() for k, v in plain(**inputs).items() if isinstance(v, Tensor)}
+
+        model.forward = forward  # as Accelerate does with mixed precision
+    sifter = Sifter(model, exit="tuned", score="entropy")
+    batch = token_batch()
+    sifter.select(batch)
+    assert "only where labels are" in repr(sifter)
+    exact = Sifter(model, exit="last", score="loss").score(batch)
+    model.eval()
+    with torch.no_grad():
+        whole = model(**batch)
+    loss = whole["loss"] if isinstance(whole, dict) else whole.loss
+    shift = int(kind != "cast")
+    counts = (batch["labels"][:, shift:] >= 0).sum(dim=1)
+    torch.testing.assert_close(
+        (exact * counts).sum() / counts.sum(), loss.float(), rtol=5e-3, atol=1e-4
+    )

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import copy
+import pickle
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import Net
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 from sifting import Sifter
+from sifting.streams import get_streams, set_streams
 
 
 def dataset(samples: int) -> TensorDataset:
@@ -125,3 +130,88 @@ def test_training_in_smaller_pieces_than_were_selected_is_not_misread() -> None:
     for x, _ in sifter(DataLoader(dataset(32), batch_size=8)):
         net(x[:2])
     assert sifter.stats().rho_explored is None
+
+
+def test_what_cannot_work_fails_on_the_first_batch_not_after_warm_up() -> None:
+    data = [torch.randn(8, 8) for _ in range(3)]
+    batches = iter(Sifter(Net(), exit=1, score="loss", warmup_steps=20_000)(data))
+    with pytest.raises(ValueError, match="needs labels, and the batch has none"):
+        next(batches)
+
+
+def test_a_single_last_sample_after_warm_up_is_trained_as_it_is() -> None:
+    sifter = Sifter(Net(), exit=1, score="loss", warmup_steps=4)
+    sifted = sifter(DataLoader(dataset(17), batch_size=8))
+    expected = len(sifted)
+    assert [len(y) for _, y in sifted] == [4, 4, 4, 4, 1]
+    assert expected == 5
+
+
+def test_weights_are_ones_where_nothing_was_selected() -> None:
+    sifter = Sifter(Net(), exit=1, score="loss", policy="proportional", warmup_steps=2)
+    with pytest.raises(RuntimeError, match="no batch was handed out yet"):
+        _ = sifter.weights
+    sums = [float(sifter.weights.sum()) for _ in sifter(DataLoader(dataset(32), batch_size=16))]
+    assert sums[:2] == [8, 8]
+
+
+def test_a_batch_sampler_has_a_length_and_an_order_that_is_found_again() -> None:
+    def loader() -> DataLoader[Any]:
+        order = RandomSampler(dataset(50), generator=torch.Generator().manual_seed(4))
+        return DataLoader(dataset(50), batch_sampler=BatchSampler(order, 8, drop_last=False))
+
+    sifter = Sifter(Net(), exit=1, score="loss", policy="random", keep=0.3, warmup_steps=5)
+    sifted = sifter(loader())
+    expected, seen = len(sifted), []
+    for x, _ in sifted:
+        seen.append(x[:, 0].tolist())
+        if len(seen) == 4:
+            state = sifter.state_dict()
+    assert len(seen) == expected
+    fresh = Sifter(Net(), exit=1, score="loss", policy="random", keep=0.3, warmup_steps=5)
+    fresh.load_state_dict(state)
+    assert [x[:, 0].tolist() for x, _ in fresh(loader())] == seen[4:]
+
+
+class Noisy(Dataset[Any]):
+    """Augments by the global streams of Python and NumPy."""
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        return torch.full((8,), i + random.random() + float(np.random.rand())), i % 5  # noqa: NPY002
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 6])
+def test_augmentation_by_python_and_numpy_resumes_too(stop: int) -> None:
+    def make() -> Sifter:
+        return Sifter(Net(), exit=1, score="loss", policy="random", warmup_steps=4)
+
+    sifter, seen = make(), []
+    for x, _ in sifter(DataLoader(Noisy(), batch_size=8, shuffle=True)):
+        seen.append(x[:, 0].tolist())
+        random.random()
+        if len(seen) == stop:
+            state, here = sifter.state_dict(), get_streams()
+    fresh = make()
+    fresh.load_state_dict(state)
+    random.seed(1)
+    set_streams(here)
+    rest = []
+    for x, _ in fresh(DataLoader(Noisy(), batch_size=8, shuffle=True)):
+        rest.append(x[:, 0].tolist())
+        random.random()
+    assert rest == seen[stop:]
+
+
+def test_a_model_copied_or_pickled_in_the_middle_of_a_step_takes_no_sifter_along() -> None:
+    net = Net()
+    sifter = Sifter(net, exit=1, score="loss", explore=0.5)
+    for x, _ in sifter(DataLoader(dataset(32), batch_size=8)):
+        twin = copy.deepcopy(net)
+        again = pickle.loads(pickle.dumps(net))
+        for other in (twin, again):
+            (hook,) = other._forward_hooks.values()
+            assert hook._sifter is None
+            assert other(x).shape == (4, 5)

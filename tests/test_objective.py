@@ -82,3 +82,132 @@ def test_custom_loss_needs_one_output() -> None:
     sifter = Sifter(Two(), exit="last", score="loss", loss_fn=F.mse_loss)
     with pytest.raises(ValueError, match=r"loss_fn needs one output.*\['a_logits', 'b_logits'\]"):
         sifter.score({"x": torch.zeros(4, 3), "labels": torch.zeros(4, 3)})
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_untrained_causal_model_is_found_to_be_shifted(seed: int, dtype: torch.dtype) -> None:
+    """At initialisation the loss is about log V for any labels: only the closest match will do."""
+    torch.manual_seed(seed)
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**SMALL, num_key_value_heads=2)).to(dtype).eval()
+    ids = torch.randint(0, 150, (2, 64))
+    with torch.no_grad():
+        found = resolve(Call(), model, {"input_ids": ids, "labels": ids})
+    assert [part.shift for part in found.parts] == [1]
+    assert found.explained
+
+
+def test_an_encoder_decoder_is_given_its_labels() -> None:
+    model = hf.T5ForConditionalGeneration(
+        hf.T5Config(
+            d_model=16,
+            d_ff=32,
+            num_layers=2,
+            num_decoder_layers=3,
+            num_heads=2,
+            d_kv=8,
+            vocab_size=60,
+            decoder_start_token_id=0,
+        )
+    ).eval()
+    batch = {"input_ids": torch.randint(1, 60, (4, 7)), "labels": torch.randint(1, 60, (4, 5))}
+    batch["labels"][0, 3:] = -100
+    got = Sifter(model, exit="last", score="loss").score(batch)
+    want = [model(**{k: v[i : i + 1] for k, v in batch.items()}).loss.item() for i in range(4)]
+    assert got.tolist() == pytest.approx(want, rel=1e-4)
+    early = Sifter(model, exit=1, stack="decoder.block", score="loss").score(batch)
+    assert early.isfinite().all()
+    with pytest.raises(ValueError, match=r"exit=4 is out of range.*3 blocks"):
+        Sifter(model, exit=4, stack="decoder.block")
+
+
+def test_a_model_whose_forward_takes_no_labels_is_scored_by_cross_entropy() -> None:
+    class Bare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(x)
+
+    model = Bare()
+    x, y = torch.randn(5, 3), torch.arange(5) % 4
+    got = Sifter(model, exit="last", score="loss").score({"x": x, "labels": y})
+    with torch.no_grad():
+        torch.testing.assert_close(got, F.cross_entropy(model(x), y, reduction="none"))
+
+
+def test_logits_that_appear_only_with_targets() -> None:
+    class Nano(nn.Module):
+        """Gives only the last position's logits unless it has targets; −1 marks no label."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(20, 8), nn.Linear(8, 20)
+
+        def forward(
+            self, idx: Tensor, targets: Tensor | None = None
+        ) -> tuple[Tensor, Tensor | None]:
+            x = self.table(idx)
+            if targets is None:
+                return self.head(x[:, [-1]]), None
+            logits = self.head(x)
+            return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
+
+    model = Nano()
+    batch = {"idx": torch.randint(0, 20, (4, 6)), "targets": torch.randint(0, 20, (4, 6))}
+    batch["targets"][:, 4:] = -1
+    got = Sifter(model, exit="last", score="loss").score(batch)
+    with torch.no_grad():
+        logits = model(**batch)[0]
+        want = F.cross_entropy(
+            logits[:, :4].transpose(1, 2), batch["targets"][:, :4], reduction="none"
+        )
+    torch.testing.assert_close(got, want.mean(dim=1))
+
+
+def test_the_first_samples_may_have_no_labels() -> None:
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
+    batch = {"input_ids": torch.randint(5, 150, (6, 8)), "labels": torch.full((6, 8), -100)}
+    sifter = Sifter(model, exit="tuned", score="entropy")
+    assert sifter.score(batch).tolist() == [0] * 6  # nothing to learn anywhere, and no plan yet
+    batch["labels"][3:, 2] = 7
+    scores = Sifter(model, exit=1, score="loss").score(batch)
+    assert scores[:3].tolist() == [0, 0, 0]
+    assert (scores[3:] > 0).all()
+
+
+def test_regression_targets_are_not_taken_for_probabilities() -> None:
+    model = nn.Sequential(nn.Linear(3, 1))
+    with pytest.raises(ValueError, match=r"labels \(B, 1\) of float32: these are not classes"):
+        Sifter(model, exit="last", score="loss").score((torch.randn(4, 3), torch.randn(4, 1)))
+
+
+def test_entropy_needs_only_logits_whatever_the_loss() -> None:
+    model = nn.Sequential(nn.Linear(3, 4))
+    pair = torch.randn(5, 3), torch.arange(5) % 4
+    plain = Sifter(model, exit="last", score="entropy").score(pair)
+    smoothed = nn.CrossEntropyLoss(label_smoothing=0.1)
+    assert torch.equal(
+        Sifter(model, exit="last", score="entropy", loss_fn=smoothed).score(pair), plain
+    )
+
+
+def test_a_loss_function_does_not_count_positions_without_a_label() -> None:
+    z, y = torch.randn(2, 5, 4), torch.tensor([[-100, 1], [-100, -100], [2, 3], [-100, 0]]).T
+    values = PerSampleLoss(F.cross_entropy)(z.transpose(1, 2)[..., :4], y)
+    want = F.cross_entropy(z.transpose(1, 2)[:1, :, 2:3], y[:1, 2:3])
+    torch.testing.assert_close(values[0], want)
+
+
+def test_a_tuple_with_several_outputs_is_understood() -> None:
+    model = hf.BertForPreTraining(hf.BertConfig(**SMALL, return_dict=False))
+    batch = {
+        "input_ids": torch.randint(5, 150, (4, 6)),
+        "labels": torch.randint(5, 150, (4, 6)),
+        "next_sentence_label": torch.randint(0, 2, (4,)),
+    }
+    sifter = Sifter(model, exit=1, score="loss")
+    sifter.score(batch)
+    assert "one sample at a time" not in repr(sifter)
+    assert "next_sentence_label" in repr(sifter)

@@ -485,3 +485,71 @@ def test_default_is_entropy_at_a_tuned_exit_with_exploration(net: Net) -> None:
     assert isinstance(sifter.exit, TunedExit)
     assert (sifter.scored_by, sifter.rule.explore) == ("entropy", 0.25)
     assert Sifter(net, exit=1).rule.explore == 0
+
+
+def test_samples_that_are_not_finite_are_kept_by_no_policy(net: Net) -> None:
+    x, y = candidates(1)[0]
+    x[3] = torch.nan
+    for policy in ("top", "percentile", "proportional"):
+        sifter = Sifter(net, exit=1, policy=policy, explore=0.5, nonfinite="drop", audit_every=0)
+        for _ in range(40):
+            assert 3 not in sifter.select((x, y)).indices.tolist()
+
+
+def test_trimmed_samples_have_nobody_to_speak_for_them(net: Net) -> None:
+    sifter = Sifter(net, exit="last", score="loss", explore=0.5, trim=0.2, audit_every=0)
+    for x, _ in sifter(candidates(10)):
+        net(x)
+    assert sifter.stats().rho_explored is None
+
+
+def test_a_loop_of_ones_own_is_counted(net: Net) -> None:
+    sifter = Sifter(net, exit=1, score="loss", keep=lambda step: 0.5 if step < 2 else 0.25)
+    assert [len(sifter.select(batch).indices) for batch in candidates(3)] == [6, 6, 3]
+    stats = sifter.stats()
+    assert (stats.steps, stats.candidates_seen, stats.samples_trained) == (3, 36, 15)
+
+
+def test_random_picks_alone_can_condemn_a_choice(net: Net) -> None:
+    net.eval()
+    worst = Sifter(
+        net,
+        exit="last",
+        score=lambda z, y: -F.cross_entropy(z, y, reduction="none"),
+        explore=0.5,
+        audit_every=0,
+    )
+    with pytest.warns(SiftingWarning, match="worse than at random"):
+        for x, _ in worst(candidates(310)):
+            net(x)
+
+
+def test_warnings_point_at_the_users_own_line(net: Net) -> None:
+    with pytest.warns(SiftingWarning) as seen:
+        sifter = Sifter(net, exit="last", score="loss", audit_every=1)
+        for batch in candidates(5):
+            sifter.select(batch)
+    assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"keep": "half"}, "keep='half': give a number"),
+        ({"keep": True}, "keep=True"),
+        ({"explore": "some"}, "explore='some': give a number"),
+        ({"forward": 3}, "forward=3 is not callable"),
+        ({"labels": "y"}, "labels='y' is not callable"),
+    ],
+)
+def test_wrong_types_name_the_value(net: Net, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Sifter(net, **options)
+
+
+def test_repr_tells_what_was_found_out(net: Net, pair: tuple[Tensor, Tensor]) -> None:
+    sifter = Sifter(net, exit=2, score="loss")
+    assert "BlockExit(2 of blocks)" in repr(sifter)
+    assert "found on the first batch" in repr(sifter)
+    sifter.score(pair)
+    assert "logits → labels (classes)" in repr(sifter)

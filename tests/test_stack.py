@@ -6,6 +6,7 @@ import transformers as hf
 from conftest import SMALL, Net
 from torch import nn
 
+from sifting import Sifter
 from sifting.stack import StackError, exit_in_stack, find_stack
 
 
@@ -110,3 +111,64 @@ def test_a_stack_that_does_not_run_is_reported(net: Net) -> None:
         pass
     with pytest.raises(ValueError, match="did not run"):
         _ = way.hidden
+
+
+class Towers(nn.Module):
+    """Alike, side by side, and not a chain."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.towers = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(sum(tower(x) for tower in self.towers))
+
+
+class Elsewhere(nn.Module):
+    """Runs its blocks from a plain list, past their container."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+        self.own = list(self.blocks)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.own:
+            x = block(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Towers(), "block 2 does not take the output of block 1"),
+        (Elsewhere(), "were not called through their container"),
+        (
+            nn.Sequential(
+                *[nn.Conv2d(4, 4, 3, stride=2, padding=1) for _ in range(3)], nn.Flatten(1)
+            ),
+            "blocks 1 and 2 put out different shapes",
+        ),
+    ],
+    ids=["towers", "elsewhere", "strided"],
+)
+def test_what_only_looks_like_a_stack_is_refused(model: nn.Module, message: str) -> None:
+    x = torch.randn(4, 4, 16, 16) if "shapes" in message else torch.randn(4, 8)
+    with pytest.raises(StackError, match=message):
+        Sifter(model, exit=1, score="loss").score((x, torch.zeros(4).long()))
+
+
+def test_the_stack_itself_is_not_an_exit(net: Net) -> None:
+    with pytest.raises(StackError, match=r"exit='blocks' is the stack.*stack='blocks' and exit=1"):
+        exit_in_stack(net, "blocks")
+
+
+def test_shared_blocks_are_found_inside_a_larger_model() -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = hf.AlbertForMaskedLM(hf.AlbertConfig(**SMALL, embedding_size=16))
+
+    assert len(find_stack(Wrapped())) == 4

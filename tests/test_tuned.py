@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -173,3 +174,54 @@ def test_what_it_cannot_do_is_said(net: Net) -> None:
         Sifter(bert, exit=TunedExit("bert.embeddings")).score(token_batch())
     with pytest.raises(ValueError, match=r"no stack of repeated blocks"):
         Sifter(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 3)))
+
+
+def test_pieces_of_a_batch_are_scored_by_the_same_weights(net: Net) -> None:
+    """Learning happens after all pieces, or equal samples would get unequal scores."""
+    x, y = easy_task(32)
+    twice = torch.cat([x, x]), torch.cat([y, y])
+    sifter = Sifter(net, exit="tuned", score="loss", score_batch_size=32)
+    for _ in range(3):
+        scores = sifter.select(twice).scores
+        torch.testing.assert_close(scores[:32], scores[32:])
+
+
+def test_sequences_with_the_channels_first_are_pooled_over_time() -> None:
+    class Audio(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.head = nn.Conv1d(4, 6, 3, padding=1), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.conv(x).mean(dim=2))
+
+    sifter = Sifter(Audio(), exit=TunedExit("conv"), score="loss")
+    for length in (9, 12):  # a head on channels does not mind the length
+        assert sifter.select((torch.randn(5, 4, length), torch.arange(5) % 3)).scores.shape == (5,)
+
+
+def test_an_encoder_that_packs_its_padding_is_pooled_sample_by_sample() -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.table, self.encoder = nn.Embedding(20, 8), nn.TransformerEncoder(layer, 3)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, ids: Tensor, attention_mask: Tensor) -> Tensor:
+            hidden = self.encoder(self.table(ids), src_key_padding_mask=attention_mask == 0)
+            return self.head(hidden[:, 0])
+
+    mask = torch.ones(6, 7, dtype=torch.long)
+    mask[2:, 5:] = 0
+    batch = {"ids": torch.randint(0, 20, (6, 7)), "attention_mask": mask}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own word on its nested tensors
+        sifter = Sifter(Text(), exit="tuned", score="loss")
+        assert sifter.select((batch, torch.arange(6) % 3)).scores.isfinite().all()
+
+
+def test_a_part_that_is_predicted_everywhere_without_a_head_is_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1))
+    with pytest.raises(ValueError, match="cannot predict logits at every position"):
+        Sifter(model, exit="tuned").score((torch.randn(4, 3, 6, 6), torch.zeros(4, 6, 6).long()))

@@ -175,10 +175,8 @@ class Plan:
         """
         logits, labels = logits_of(output), self.call.labels_of(batch)
         if self.loss_fn is not None:
-            (found,), (wanted,) = logits.values(), labels.values()
-            return (
-                self.loss_fn(found, wanted.to(found.device)) if len(found) == len(wanted) else None
-            )
+            fits = len(next(iter(logits.values()), ())) == len(next(iter(labels.values()), ()))
+            return custom_losses(self, logits, batch) if fits and len(logits) == 1 else None
         if not self.explained:
             return None
         total: list[Tensor] = []

@@ -273,7 +273,7 @@ def resolve(call: Call, model: nn.Module, batch: Any, *, custom: bool = False) -
         bare = () if labels or reference is not None else given
         return Objective(call, tuple(Part(n, None, "classes") for n in bare), given, not labels)
     if reference is not None and not custom:
-        parts = _reproducing(reference, options, given, labels)
+        parts = _reproducing(reference, options, given, labels, model)
         if parts:
             return Objective(call, parts, given, explained=True)
     usual = [_usual(ways) for ways in options]
@@ -315,24 +315,39 @@ def _reproducing(
     options: list[list[Part]],
     logits: dict[str, Tensor],
     labels: dict[str, Tensor],
+    model: nn.Module,
 ) -> tuple[Part, ...]:
     """The combination of parts that comes closest to the model's own loss; none if none does.
 
-    The closest, since an untrained model's loss is nearly the same for any labels.
+    The closest, since an untrained model's loss is nearly the same for any labels. Among those
+    that differ by no more than rounding, the one that suits the model's kind.
     """
-    low = reference.dtype in (torch.float16, torch.bfloat16)
-    tolerance = 1e-2 if low else 1e-4
+    half = (torch.float16, torch.bfloat16)
+    low = reference.dtype in half or any(p.dtype in half for p in model.parameters())
     value = float(reference)
-    best: tuple[float, tuple[Part, ...]] = (tolerance * max(1.0, abs(value)), ())
+    rounding, tolerance = (
+        x * max(1.0, abs(value)) for x in ((2**-8, 2e-2) if low else (1e-6, 1e-4))
+    )
+    causal = int(any("CausalLM" in str(n) or "LMHead" in str(n) for n in _kinds(model)))
+    best: tuple[tuple[float, int], tuple[Part, ...]] = ((tolerance, 0), ())
     for parts in itertools.product(*options):
         terms = [
             float(_reduced(part, logits[part.logits], labels[str(part.labels)])) for part in parts
         ]
+        unlike = sum(part.shift != causal for part in parts)
         for weight in dict.fromkeys((1.0, 1.0 / len(terms))):
             error = abs(weight * sum(terms) - value)
-            if error < best[0]:
-                best = (error, tuple(replace(part, weight=weight) for part in parts))
+            rank = (error if error > rounding else 0.0, unlike)
+            if rank < best[0]:
+                best = (rank, tuple(replace(part, weight=weight) for part in parts))
     return best[1]
+
+
+def _kinds(model: nn.Module) -> list[Any]:
+    """What a model calls itself, and what it says its loss is."""
+    inner = getattr(model, "get_base_model", None)
+    model = inner() if callable(inner) else model
+    return [type(model).__name__, getattr(model, "loss_type", None)]
 
 
 def _reduced(part: Part, logits: Tensor, labels: Tensor) -> Tensor:

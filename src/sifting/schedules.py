@@ -16,6 +16,8 @@ def kept_count(keep: float, size: int) -> int:
     Rounding up also means that splitting a batch into pieces of this size leaves no stray
     piece: 65 samples make 33 + 32, not 32 + 32 + 1.
     """
+    if isinstance(keep, bool) or not isinstance(keep, int | float):
+        raise TypeError(f"keep={keep!r}: give a number in (0, 1], or a function of the step")
     if not 0 < keep <= 1:
         raise ValueError(
             f"keep={keep!r} is not in (0, 1]: it is the share of candidates to train on"

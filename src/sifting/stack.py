@@ -95,12 +95,14 @@ class Stack:
                 "in it has no meaning. Name another with stack='…', or use TunedExit or exit='last'"
             )
         for i, ((_, before), (inputs, output)) in enumerate(pairwise(calls), start=1):
+            if before is not None and before.is_nested:
+                continue
             if before is None or output is None or before.shape != output.shape:
                 raise StackError(
                     f"{name}: blocks {i} and {i + 1} put out different shapes, so the model's head does not "
                     "fit the earlier one. Use TunedExit('path') or AdditiveExit(model, 'path')"
                 )
-            if self.named or before.is_nested:
+            if self.named:
                 continue
             if not any(_same(v, before) for v in inputs):
                 raise StackError(

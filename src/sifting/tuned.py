@@ -135,10 +135,9 @@ class TunedExit(Exit):
             labels = self._labels(plan, name, batch)
             if labels is None:
                 continue  # an output that is not trained
-            predictor = self._predictor(
-                name, pooled_BF.device, lambda s=shape: Linear(pooled_BF, s)
-            )
-            outputs[name] = predictor(pooled_BF).reshape(len(pooled_BF), *shape)
+            build = partial(Linear, pooled_BF, shape)
+            predicted = self._predictor(name, pooled_BF.device, build)(pooled_BF)
+            outputs[name] = predicted.reshape(len(pooled_BF), *shape)
             if learn:
                 self._lessons.setdefault(name, []).append((pooled_BF, labels))
         if callable(score):
