@@ -264,8 +264,8 @@ def report(args: argparse.Namespace, timed: dict[str, Any], memory: Any) -> dict
         f"BERT-base, length {args.length}, {labelled:.1%} labelled, {2 * args.batch} candidates, "
         f"update on {args.batch}, score={args.score!r},\n"
         f"dropout {args.dropout}, {args.threads} threads; one update takes "
-        f"{statistics.median(updates):.2f} s (from {min(updates):.2f} to {max(updates):.2f}: other "
-        f"processes; load {os.getloadavg()[0]:.1f})\n"
+        f"{statistics.median(updates):.2f} s (from {min(updates):.2f} to {max(updates):.2f}; load "
+        f"average {os.getloadavg()[0]:.1f})\n"
         f"ratios are medians of {args.rounds} interleaved rounds; in brackets their quartiles\n"
     )
     print(
