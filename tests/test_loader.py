@@ -12,7 +12,7 @@ from conftest import Net
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 from sifting import Sifter
-from sifting.streams import get_streams, set_streams
+from sifting.streams import Streams
 
 
 def dataset(samples: int) -> TensorDataset:
@@ -193,11 +193,11 @@ def test_augmentation_by_python_and_numpy_resumes_too(stop: int) -> None:
         seen.append(x[:, 0].tolist())
         random.random()
         if len(seen) == stop:
-            state, here = sifter.state_dict(), get_streams()
+            state, here = sifter.state_dict(), Streams.now()
     fresh = make()
     fresh.load_state_dict(state)
     random.seed(1)
-    set_streams(here)
+    here.restore()
     rest = []
     for x, _ in fresh(DataLoader(Noisy(), batch_size=8, shuffle=True)):
         rest.append(x[:, 0].tolist())

@@ -69,6 +69,11 @@ def test_a_large_stem_before_the_stack_does_not_hide_it() -> None:
     )
 
 
+def test_a_vocabulary_does_not_hide_a_small_stack() -> None:
+    small = {**SMALL, "hidden_size": 16, "vocab_size": 30522}
+    assert len(find_stack(hf.BertForPreTraining(hf.BertConfig(**small)))) == 4
+
+
 def test_out_of_range_names_the_range(net: Net) -> None:
     stack = find_stack(net)
     with (

@@ -7,11 +7,13 @@ updates of the same batch size for every arm, each learning rate decayed to zero
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from rich.table import Table
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
+from sifting._version import __version__
 from sifting.meter import SiftingWarning, Stats
 from sifting.sifter import Sifter
 
@@ -154,6 +157,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--updates", type=int, default=600, help="updates of each run (default: 600)"
     )
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args(argv)
     if args.seeds < 2 or args.updates < 20:
         parser.error(f"--seeds {args.seeds} --updates {args.updates}: give at least 2 and 20")
@@ -187,12 +191,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(verdict(results))
     for name, message in spoken.items():
         console.print(f"\nduring {name}, the library warned: {message}")
+    if args.json is not None:
+        write_json(args.json, results, updates=args.updates)
     console.print(
         "\nrho_approx is the mean exact loss of the samples kept over that of all candidates: 1.00 is "
         "random, below is\nworse. It bounds what selection can buy in steps; whether it buys anything is "
         "in the accuracy column."
     )
     return 0
+
+
+def write_json(path: Path, results: dict[str, list[Result]], *, updates: int) -> None:
+    """Write every run's figures, whole or not at all."""
+    content = {
+        "command": f"sift demo --seeds {len(results['baseline'])} --updates {updates}",
+        "version": __version__,
+        "torch": torch.__version__,
+        "runs": {
+            name: [
+                {
+                    "accuracy": run.accuracy,
+                    "seconds": run.seconds,
+                    "stats": None if run.stats is None else dict(run.stats),
+                }
+                for run in runs
+            ]
+            for name, runs in results.items()
+        },
+        "verdict": verdict(results).splitlines(),
+    }
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    part.replace(path)
 
 
 def table(results: dict[str, list[Result]]) -> Table:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sifting import batch as batches
-from sifting.streams import get_streams, set_streams
+from sifting.streams import Streams
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
@@ -100,8 +100,10 @@ class SiftedLoader:
         try:
             while True:
                 begin = time.perf_counter()
-                if not done_pieces:
-                    position["fetch"] = get_streams()
+                if not done_pieces and not self._sifts():
+                    position["fetch"] = (
+                        Streams.now()
+                    )  # a batch in pieces may have to be fetched again
                 try:
                     candidates = next(source)
                 except StopIteration:
@@ -123,6 +125,11 @@ class SiftedLoader:
             sifter.position = None
         finally:
             self._length = None
+
+    def _sifts(self) -> bool:
+        """Whether a candidate batch fetched now would be sifted."""
+        sifter = self.sifter
+        return sifter.schedule.sifts(step=sifter.step, batch=sifter.batches_met)
 
     def _pieces(self, candidates: Any, done: int) -> Iterator[tuple[int, Any]]:
         """What is trained of one candidate batch, with the place to resume at: 0 after the last."""
@@ -208,11 +215,11 @@ def _order(
     """
     generators = _generators(loader)
     if skip is None:
-        started: dict[str, Any] = {"start": get_streams()}
+        started: dict[str, Any] = {"start": Streams.now()}
         started.update({name: generator.get_state() for name, generator in generators.items()})
         return iter(loader), started
-    here = get_streams()
-    set_streams(skip["start"])
+    here = Streams.now()
+    skip["start"].restore()
     for name, generator in generators.items():
         if name in skip:
             generator.set_state(skip[name].cpu())
@@ -226,9 +233,9 @@ def _order(
     if skip["pieces"]:
         # a batch left half-trained is fetched again just as it was the first time
         if skip["batches"]:
-            set_streams(skip["fetch"])
+            skip["fetch"].restore()
         source = itertools.chain([next(source)], source)
-    set_streams(here)
+    here.restore()
     return source, {name: skip[name] for name in skip if name not in ("batches", "pieces")}
 
 

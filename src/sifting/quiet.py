@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from sifting.streams import get_streams, set_streams
+from sifting.streams import Streams
 
 
 @contextmanager
@@ -30,10 +30,10 @@ def quiet(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     buffers = [(module, _copies(module)) for module in model.modules() if not _pure(module)]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-    streams = get_streams()
+    streams = Streams.now()
     try:
         with (
-            torch.random.fork_rng(devices=devices),
+            torch.random.fork_rng(devices=devices, enabled=bool(devices)),
             torch.inference_mode(False),
             torch.no_grad(),
         ):
@@ -46,7 +46,7 @@ def quiet(model: nn.Module) -> Iterator[None]:
             module.training = mode
         for module, copies in buffers:
             _put_back(module, copies)
-        set_streams(streams)
+        streams.restore()
 
 
 def _pure(module: nn.Module) -> bool:

@@ -28,6 +28,7 @@ from sifting.objective import PerSampleLoss, Score
 from sifting.quiet import quiet
 from sifting.schedules import Schedule
 from sifting.selection import Policy, Rule
+from sifting.streams import Streams
 from sifting.tuned import TunedExit
 
 EXPLORE = 0.25  # default share of random picks with a tuned exit
@@ -275,7 +276,7 @@ class Sifter:
             "generator": self.generator.get_state(),
             "batches_met": self.batches_met,
             "autocast": self._autocast,
-            "position": None if self.position is None else dict(self.position),
+            "position": None if self.position is None else _plain(self.position),
             "meter": self.meter.state_dict(),
             "exit": self.exit.state_dict(),
         }
@@ -292,7 +293,7 @@ class Sifter:
         self.generator.set_state(state["generator"].cpu())
         self.batches_met = int(state["batches_met"])
         self._autocast = int(state["autocast"])
-        self.position = None if state["position"] is None else dict(state["position"])
+        self.position = None if state["position"] is None else _from_plain(state["position"])
         self.resuming = self.position is not None
         self.meter.load_state_dict(state["meter"])
         self.exit.load_state_dict(state["exit"])
@@ -407,6 +408,21 @@ class Sifter:
             losses_K = plan.losses(output, self._moved(selection.batch))
         if losses_K is not None:
             self.observe(losses_K)
+
+
+def _plain(position: Mapping[str, Any]) -> dict[str, Any]:
+    """A position in a loader as tensors and numbers."""
+    return {
+        name: value.to_plain() if isinstance(value, Streams) else value
+        for name, value in position.items()
+    }
+
+
+def _from_plain(position: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: Streams.from_plain(value) if name in ("start", "fetch") else value
+        for name, value in position.items()
+    }
 
 
 def make_exit(exit: int | str | Exit) -> Exit:

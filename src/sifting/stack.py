@@ -414,10 +414,11 @@ def _parameter_count(stack: Stack) -> int:
 def _parameters_after(stack: Stack, model: nn.Module) -> int:
     """Parameters registered after the stack's, embeddings and vocabulary heads aside."""
     aside = {
-        id(m.weight)
+        id(p)
         for m in model.modules()
         if isinstance(m, nn.Embedding)
         or (isinstance(m, nn.Linear) and m.out_features > 8 * m.in_features)
+        for p in m.parameters(recurse=False)
     }
     own = {id(p) for names in stack.blocks for n in names for p in stack.module(n).parameters()}
     parameters = list(model.parameters())

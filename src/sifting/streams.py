@@ -1,51 +1,73 @@
-"""The global random streams of a process, as plain tensors and numbers."""
+"""The global random streams of a process: kept, put back, and saved as plain numbers."""
 
 from __future__ import annotations
 
 import random
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
-def get_streams() -> dict[str, Any]:
+@dataclass(frozen=True)
+class Streams:
     """State of the global streams of torch (CPU), Python and, where it is in use, NumPy.
 
-    >>> state = get_streams()
+    >>> streams = Streams.now()
     >>> first = torch.rand(()), random.random()
-    >>> set_streams(state)
+    >>> streams.restore()
+    >>> first == (torch.rand(()), random.random())
+    True
+    >>> Streams.from_plain(streams.to_plain()).restore()
     >>> first == (torch.rand(()), random.random())
     True
     """
-    version, words, gauss = random.getstate()
-    state: dict[str, Any] = {
-        "torch": torch.get_rng_state(),
-        "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
-    }
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        kind, keys, place, has_gauss, cached = numpy.random.get_state()
-        if kind == "MT19937":
-            state["numpy"] = {
+
+    torch: Tensor
+    python: tuple[Any, ...]
+    numpy: Any = None
+
+    @classmethod
+    def now(cls) -> Streams:
+        """As they are: some microseconds, so that it can be done at every step."""
+        numpy = sys.modules.get("numpy")
+        state = None if numpy is None else numpy.random.get_state()
+        return cls(torch.get_rng_state(), random.getstate(), state)
+
+    def restore(self) -> None:
+        """Put them back to this state."""
+        torch.set_rng_state(self.torch)
+        random.setstate(self.python)
+        if self.numpy is not None:
+            sys.modules["numpy"].random.set_state(self.numpy)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As tensors and numbers, to be saved."""
+        version, words, gauss = self.python
+        plain: dict[str, Any] = {
+            "torch": self.torch,
+            "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
+        }
+        if self.numpy is not None and self.numpy[0] == "MT19937":
+            _, keys, place, has_gauss, cached = self.numpy
+            plain["numpy"] = {
                 "keys": torch.tensor(keys.astype("int64")),
                 "place": int(place),
                 "has_gauss": int(has_gauss),
                 "cached": float(cached),
             }
-    return state
+        return plain
 
-
-def set_streams(state: Mapping[str, Any]) -> None:
-    """Put the global streams back to a state that `get_streams` gave."""
-    torch.set_rng_state(state["torch"].cpu())
-    python = state["python"]
-    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
-    numpy = sys.modules.get("numpy")
-    saved = state.get("numpy")
-    if numpy is not None and saved is not None:
-        keys = saved["keys"].cpu().numpy().astype("uint32")
-        numpy.random.set_state(
-            ("MT19937", keys, saved["place"], saved["has_gauss"], saved["cached"])
-        )
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Streams:
+        """Back from what `to_plain` gave."""
+        python = plain["python"]
+        state = python["version"], tuple(python["words"].tolist()), python["gauss"]
+        saved, numpy = plain.get("numpy"), None
+        if saved is not None and "numpy" in sys.modules:
+            keys = saved["keys"].cpu().numpy().astype("uint32")
+            numpy = ("MT19937", keys, saved["place"], saved["has_gauss"], saved["cached"])
+        return cls(plain["torch"].cpu(), state, numpy)
