@@ -35,10 +35,23 @@ ORDER = [
     "additive",
     "loader",
     "sifter",
+    "runs",
+    "engine",
     "demo",
     "cli",
 ]
-PURE = {"batch", "scores", "selection", "schedules", "cost", "streams", "calls", "stack", "meter"}
+PURE = {
+    "batch",
+    "scores",
+    "selection",
+    "schedules",
+    "cost",
+    "streams",
+    "calls",
+    "stack",
+    "meter",
+    "runs",
+}
 
 
 def imports(path: Path) -> set[str]:

@@ -76,6 +76,21 @@ def test_iterables_without_a_length_work_but_have_none() -> None:
     assert len(list(sifted)) == 3
 
 
+def test_a_loader_of_unknown_sizes_can_be_iterated_all_the_same() -> None:
+    class Own:
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self) -> Any:
+            return iter([(torch.randn(8, 8), torch.zeros(8).long())] * 3)
+
+    sifted = Sifter(Net(), exit=1, score="loss", warmup_steps=2)(Own())
+    with pytest.raises(TypeError, match="the sizes of a Own's batches cannot be told"):
+        len(sifted)
+    assert len(list(sifted)) == 4
+    assert len(Sifter(Net(), exit=1, score="loss")(Own())) == 3  # one each, whatever their sizes
+
+
 def test_a_loader_that_ended_too_early_cannot_be_resumed() -> None:
     sifter = Sifter(Net(), exit=1, score="loss")
     data = [(torch.randn(8, 8), torch.zeros(8).long()) for _ in range(4)]

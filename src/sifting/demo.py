@@ -7,12 +7,12 @@ updates of the same batch size for every arm, each learning rate decayed to zero
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import time
+import sys
+import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from sifting._version import __version__
-from sifting.meter import SiftingWarning, Stats
+from sifting.engine import Engine, Pace, Task
+from sifting.meter import SiftingWarning
+from sifting.runs import RunError, RunFolder, read_run, write_json
 from sifting.sifter import Sifter
 
 BATCH = 32
@@ -72,15 +74,23 @@ class Digits:
         train, test = order[:1200], order[1200:]
         return cls((x[train], y[train]), (x[test], y[test]))
 
-    def batches(self, size: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Endless batches in a new random order each epoch."""
-        x, y = self.train
-        g = torch.Generator().manual_seed(seed)
-        while True:
-            order = torch.randperm(len(x), generator=g)
-            for start in range(0, len(x) - size + 1, size):
-                rows = order[start : start + size]
-                yield x[rows], y[rows]
+
+class Batches:
+    """Shuffled batches of one epoch, the last incomplete one left out."""
+
+    def __init__(self, data: tuple[Tensor, Tensor], size: int, seed: int) -> None:
+        self.data, self.size = data, size
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        return len(self.data[0]) // self.size
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self.data
+        order = torch.randperm(len(x), generator=self.generator)
+        for start in range(0, len(self) * self.size, self.size):
+            rows = order[start : start + self.size]
+            yield x[rows], y[rows]
 
 
 @dataclass(frozen=True)
@@ -89,34 +99,55 @@ class Result:
 
     accuracy: float
     seconds: float
-    stats: Stats | None
+    stats: dict[str, Any] | None
 
 
-def train(arm: dict[str, Any] | None, *, seed: int, updates: int) -> Result:
+def cross_entropy(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The loss that is trained."""
+    x, y = batch
+    return F.cross_entropy(model(x), y)
+
+
+def train(arm: dict[str, Any] | None, *, seed: int, updates: int, folder: Path) -> Result:
     """Train one arm for a number of updates, its learning rate decayed within them."""
     digits = Digits.load(seed)
     torch.manual_seed(seed)
     model = build_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=3e-3, total_steps=updates)
-    sifter = None
-    batches: Iterator[Any] = digits.batches(BATCH, seed)
-    if arm is not None:
-        sifter = Sifter(model, keep=0.5, warmup_steps=updates // 10, seed=seed, **arm)
-        batches = iter(sifter(digits.batches(2 * BATCH, seed)))
-    start = time.perf_counter()
-    for _ in range(updates):
-        x, y = next(batches)
-        torch.autograd.backward(F.cross_entropy(model(x), y))
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-    seconds = time.perf_counter() - start
-    model.eval()
-    with torch.no_grad():
-        x, y = digits.test
-        accuracy = float((model(x).argmax(dim=1) == y).double().mean())
-    return Result(accuracy, seconds, None if sifter is None else sifter.stats())
+    keep = 1.0 if arm is None else 0.5
+    sifter = Sifter(model, keep=keep, warmup_steps=updates // 10, seed=seed, **(arm or {}))
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        model.eval()
+        with torch.no_grad():
+            x, y = digits.test
+            return {"accuracy": float((model(x).argmax(dim=1) == y).double().mean())}
+
+    engine = Engine(
+        Task(
+            model,
+            optimizer,
+            Batches(digits.train, round(BATCH / keep), seed),
+            cross_entropy,
+            evaluate,
+            schedule,
+        ),
+        sifter,
+        Pace(updates, evaluate_every=max(1, updates // 10), checkpoint_every=updates),
+        RunFolder.create(
+            folder, config={"arm": arm or "baseline", "seed": seed, "updates": updates}
+        ),
+    )
+    engine.run()
+    run = read_run(folder)
+    assert run.summary is not None
+    spent = run.summary["seconds"]
+    return Result(
+        accuracy=run.summary["final"]["accuracy"],
+        seconds=sum(spent[name] for name in spent if name not in ("evaluation", "data")),
+        stats=None if arm is None else run.summary["sifting"],
+    )
 
 
 def verdict(results: dict[str, list[Result]]) -> str:
@@ -152,15 +183,25 @@ def _t_quantile(freedom: int) -> float:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run every arm with every seed, interleaved, and print what came out."""
+    try:
+        return _main(argv)
+    except RunError as error:
+        print(f"sift demo: {error}", file=sys.stderr)
+        return 2
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="sift demo", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="runs of each arm (default: 5)")
     parser.add_argument(
         "--updates", type=int, default=600, help="updates of each run (default: 600)"
     )
+    parser.add_argument("--out", type=Path, help="folder for the runs (default: a temporary one)")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args(argv)
     if args.seeds < 2 or args.updates < 20:
         parser.error(f"--seeds {args.seeds} --updates {args.updates}: give at least 2 and 20")
+    out = args.out if args.out is not None else Path(tempfile.mkdtemp(prefix="sift-demo-"))
     torch.set_num_threads(1)  # on layers this small, threads cost more than they give
     console = Console()
     console.print(
@@ -177,13 +218,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("training", total=len(ARMS) * args.seeds)
-        train(None, seed=0, updates=20)  # so that the first arm does not pay for warming up
+        # a run that does not count, so that the first arm does not pay for warming up
+        with tempfile.TemporaryDirectory() as scratch:
+            train(None, seed=0, updates=20, folder=Path(scratch) / "run")
         for seed in range(args.seeds):
             for name, arm in ARMS.items():
                 progress.update(task, description=f"{name:<26}")
                 with warnings.catch_warnings(record=True) as caught:
                     warnings.simplefilter("always", SiftingWarning)
-                    results[name].append(train(arm, seed=seed, updates=args.updates))
+                    folder = out / f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}"
+                    results[name].append(train(arm, seed=seed, updates=args.updates, folder=folder))
                 for warning in caught:
                     spoken.setdefault(name, str(warning.message))
                 progress.advance(task)
@@ -191,8 +235,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     console.print(verdict(results))
     for name, message in spoken.items():
         console.print(f"\nduring {name}, the library warned: {message}")
+    console.print(f"\nthe runs, with every figure over time, are in {out}")
     if args.json is not None:
-        write_json(args.json, results, updates=args.updates)
+        write_results(args.json, results, updates=args.updates)
     console.print(
         "\nrho_approx is the mean exact loss of the samples kept over that of all candidates: 1.00 is "
         "random, below is\nworse. It bounds what selection can buy in steps; whether it buys anything is "
@@ -201,28 +246,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def write_json(path: Path, results: dict[str, list[Result]], *, updates: int) -> None:
+def write_results(path: Path, results: dict[str, list[Result]], *, updates: int) -> None:
     """Write every run's figures, whole or not at all."""
     content = {
         "command": f"sift demo --seeds {len(results['baseline'])} --updates {updates}",
         "version": __version__,
         "torch": torch.__version__,
-        "runs": {
-            name: [
-                {
-                    "accuracy": run.accuracy,
-                    "seconds": run.seconds,
-                    "stats": None if run.stats is None else dict(run.stats),
-                }
-                for run in runs
-            ]
-            for name, runs in results.items()
-        },
+        "runs": {name: [asdict(run) for run in runs] for name, runs in results.items()},
         "verdict": verdict(results).splitlines(),
     }
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    part.replace(path)
+    write_json(path, content)
 
 
 def table(results: dict[str, list[Result]]) -> Table:
@@ -231,13 +264,15 @@ def table(results: dict[str, list[Result]]) -> Table:
     for name, runs in results.items():
         accuracies = torch.tensor([100 * run.accuracy for run in runs])
         stats = [run.stats for run in runs if run.stats is not None]
-        rhos = [s.rho_approx for s in stats if s.rho_approx is not None]
-        recalls = [s.recall for s in stats if s.recall is not None]
+        rhos, recalls, shares = (
+            [s[key] for s in stats if s[key] is not None]
+            for key in ("rho_approx", "recall", "scoring_share")
+        )
         shown.add_row(
             name,
             f"{accuracies.mean():.2f} ± {accuracies.std():.2f}",
             f"{sum(run.seconds for run in runs) / len(runs):.2f}",
-            f"{sum(s.scoring_share for s in stats) / len(stats):.0%}" if stats else "–",
+            f"{sum(shares) / len(shares):.0%}" if shares else "–",
             f"{sum(rhos) / len(rhos):.2f}" if rhos else "–",
             f"{sum(recalls) / len(recalls):.2f}" if recalls else "–",
         )

@@ -87,7 +87,10 @@ class SiftedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         sifter = self.sifter
-        self._length = self._count() if isinstance(self.loader, Sized) else None
+        try:
+            self._length = self._count()
+        except TypeError:  # no length can be told, which only matters to who asks for it
+            self._length = None
         skip = sifter.position if sifter.resuming else None
         sifter.resuming = False
         source, position = _order(self.loader, skip)

@@ -98,6 +98,7 @@ class Stats(Mapping[str, Any]):
         rho_explored: ρ_approx measured in the training step from the random picks (`explore`),
             without any extra pass; None where there are none.
         misclassified: share of the kept that the model gets wrong, None where it has no meaning.
+        scoring_share: scoring time over scoring and the user's step together.
     """
 
     steps: int
@@ -114,12 +115,7 @@ class Stats(Mapping[str, Any]):
     rho_approx: float | None
     rho_explored: float | None
     misclassified: float | None
-
-    @property
-    def scoring_share(self) -> float:
-        """Scoring time as a share of scoring and the user's step together."""
-        total = self.seconds_scoring + self.seconds_between
-        return self.seconds_scoring / total if total > 0 else 0.0
+    scoring_share: float
 
     def __getitem__(self, name: str) -> Any:
         return asdict(self)[name]
@@ -151,6 +147,10 @@ class Stats(Mapping[str, Any]):
         if self.misclassified is not None:
             lines.append(f"misclassified among the kept: {self.misclassified:.0%}")
         return "\n".join(lines)
+
+
+def _share(part: float, rest: float) -> float:
+    return part / (part + rest) if part > 0 else 0.0
 
 
 class Meter:
@@ -245,6 +245,7 @@ class Meter:
             rho_approx=rho,
             rho_explored=self._rho_explored(),
             misclassified=None if wrong is None or math.isnan(wrong) else wrong,
+            scoring_share=_share(seconds["scoring"], seconds["between"]),
         )
 
     def condemned(self) -> float | None:
