@@ -16,6 +16,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "train a small real task with and without sifting, and compare",
         "recipes",
     ),
+    "train": (
+        "sifting.recipes.cli",
+        "the paper's experiments, at any size: sift train resnet",
+        "recipes",
+    ),
     "theory": ("sifting.theory.cli", "the paper's bounds as tables and plots", "theory"),
 }
 

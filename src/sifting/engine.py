@@ -263,7 +263,7 @@ class Engine:
         }
         self.folder.log(record)
         if self.watch is not None:
-            self.watch(record)
+            self.watch({**record, "planned": self.pace.updates})
 
     def _log_training(self) -> None:
         loss = float(torch.stack(self.losses).mean())

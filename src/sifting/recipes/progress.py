@@ -1,0 +1,52 @@
+"""The live progress line of a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+
+def describe(name: str, record: Mapping[str, Any], seen: dict[str, Any], elapsed: float) -> str:
+    """One line: step, loss, accuracy, samples a second, share of scoring, ρ, time left.
+
+    >>> describe("sift", {"step": 10, "planned": 100, "loss": 2.0, "samples_trained": 320,
+    ...          "seconds": {"scoring": 1.0, "forward": 3.0}}, {}, 4.0)
+    'sift  step 10/100  loss 2.000  80 samples/s  scoring 25 %  left 0:00:36'
+    """
+    seen.update(record)
+    seen.update(record.get("selection") or {})
+    spent = sum(record["seconds"].values())
+    parts = [name, f"step {record['step']}/{record.get('planned', '?')}"]
+    if seen.get("loss") is not None:
+        parts.append(f"loss {seen['loss']:.3f}")
+    if seen.get("accuracy") is not None:
+        parts.append(f"accuracy {seen['accuracy']:.2%}")
+    if spent > 0:
+        parts.append(f"{record['samples_trained'] / spent:.0f} samples/s")
+        parts.append(f"scoring {100 * record['seconds'].get('scoring', 0.0) / spent:.0f} %")
+    if seen.get("rho_approx") is not None:
+        parts.append(f"rho {seen['rho_approx']:.2f}")
+    if isinstance(record.get("planned"), int) and record["step"]:
+        left = elapsed * (record["planned"] - record["step"]) / record["step"]
+        minutes, seconds = divmod(round(left), 60)
+        parts.append(f"left {minutes // 60}:{minutes % 60:02d}:{seconds:02d}")
+    return "  ".join(parts)
+
+
+@contextmanager
+def progress_line(name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A line that is rewritten with every record; a line each where there is no terminal."""
+    console = Console()
+    begin, seen = time.perf_counter(), {}  # type: tuple[float, dict[str, Any]]
+    with Live(Text(name), console=console, refresh_per_second=4, transient=False) as live:
+
+        def watch(record: Mapping[str, Any]) -> None:
+            live.update(Text(describe(name, record, seen, time.perf_counter() - begin)))
+
+        yield watch

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sifting.recipes import cli, resnet
+from sifting.recipes.arms import ARMS
+from sifting.recipes.pictures import read_pictures
+from sifting.recipes.progress import describe
+from sifting.runs import RunFolder, read_run
+
+pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
+
+TINY = replace(resnet.PRESETS["smoke"], epochs=1, batch=40, evaluations=2)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Any:
+    return read_pictures("digits", side=16)
+
+
+@pytest.mark.parametrize("arm", list(ARMS))
+def test_every_arm_runs_end_to_end_and_makes_the_same_updates(
+    arm: str, digits: Any, tmp_path: Path
+) -> None:
+    config = replace(TINY, arm=arm)
+    assert resnet.train(config, tmp_path / "run", data=digits) == "finished"
+    run = read_run(tmp_path / "run")
+    assert run.config["arm"] == arm
+    assert run.summary["updates"] == 35
+    assert run.summary["sifting"]["samples_trained"] == 35 * 40
+    assert run.summary["sifting"]["candidates_seen"] == 35 * 40 * (1 if arm == "baseline" else 2)
+    assert 0 <= run.summary["final"]["accuracy"] <= 1
+
+
+def test_the_paper_preset_is_as_published() -> None:
+    config = resnet.PRESETS["paper"]
+    assert (config.batch, config.weight_decay, config.epochs) == (125, 5e-4, 100)
+    with torch.device("meta"):
+        model = resnet.build_model(config.shape, 100, seed=0)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(23.7e6, rel=0.01)
+    stage = model.get_submodule("resnet.encoder.stages.1")
+    assert {m.out_channels for m in stage.modules() if getattr(m, "kernel_size", 0) == (3, 3)} == {
+        128
+    }
+
+
+def test_the_baseline_has_the_same_network_as_the_others(digits: Any, tmp_path: Path) -> None:
+    engine = resnet.build(TINY, digits, RunFolder.create(tmp_path / "run", config={}))
+    assert any("sift_exit" in name for name, _ in engine.task.model.named_parameters())
+
+
+def test_a_run_resumes_to_the_same_end(digits: Any, tmp_path: Path) -> None:
+    config = replace(TINY, arm="default")
+    resnet.train(config, tmp_path / "whole", data=digits)
+
+    def stop(record: Any) -> None:
+        if record["kind"] == "eval" and record["step"] < 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        resnet.train(replace(config), tmp_path / "cut", data=digits, watch=stop)
+    assert resnet.train(config, tmp_path / "cut", data=digits, resume=True) == "finished"
+    assert (
+        resnet.train(config, tmp_path / "cut", data=digits, resume=True) == "finished"
+    )  # as it is
+    ends = [RunFolder(tmp_path / name).load(35)["model"] for name in ("whole", "cut")]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_the_command_runs_and_complains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--epochs", "1", "--evaluations", "1", "--out", str(tmp_path / "run")]
+    assert cli.main(["resnet", "smoke", *options]) == 0
+    assert "finished after 28 updates" in capsys.readouterr().out
+    assert cli.main(["resnet", "smoke", *options]) == 2
+    assert "holds a run already: resume it" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["resnet", "smoke", "--arm", "nonsense", "--out", str(tmp_path / "x")])
+    assert "arm='nonsense' is unknown" in capsys.readouterr().err
+    assert (
+        cli.main(["resnet", "smoke", "--data", str(tmp_path / "no"), "--out", str(tmp_path / "y")])
+        == 2
+    )
+    assert "cannot read pictures from" in capsys.readouterr().err
+    assert cli.main(["alexnet"]) == 2
+    assert "unknown recipe 'alexnet'" in capsys.readouterr().err
+
+
+def test_the_progress_line_says_what_matters() -> None:
+    seen: dict[str, Any] = {"accuracy": 0.5}
+    line = describe(
+        "sift",
+        {
+            "step": 50,
+            "planned": 100,
+            "loss": 1.0,
+            "samples_trained": 1000,
+            "seconds": {"scoring": 1.0, "forward": 9.0},
+            "selection": {"rho_approx": 1.25},
+        },
+        seen,
+        20.0,
+    )
+    assert line == (
+        "sift  step 50/100  loss 1.000  accuracy 50.00%  100 samples/s  scoring 10 %  rho 1.25  left 0:00:20"
+    )
