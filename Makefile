@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types docs-check clean
+.PHONY: demo test lint types clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -62,8 +62,8 @@ def demo() -> str:
         accuracies = [100 * run["accuracy"] for run in runs]
         stats = [run["stats"] for run in runs if run["stats"] is not None]
         quality = [
-            f"{statistics.mean(s[key] for s in stats):.2f}" if stats else "–"
-            for key in ("rho_approx", "recall")
+            f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}" if values else "–"
+            for values in ([s[key] for s in stats] for key in ("rho_approx", "recall"))
         ]
         lines.append(
             f"| {name} | {statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f} | "

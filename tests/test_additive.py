@@ -140,3 +140,10 @@ def test_mistakes_are_named() -> None:
         model(**pictures())
     with pytest.raises(ValueError, match="made for another model"):
         Sifter(resnet(), exit=exit)
+
+
+def test_a_compiled_model_can_have_one() -> None:
+    model = resnet()
+    compiled = torch.compile(model, backend="eager")
+    exit = AdditiveExit(compiled)
+    assert Sifter(compiled, exit=exit, score="loss").score(pictures()).shape == (6,)

@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import Net
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+)
 
 from sifting import Sifter
 from sifting.streams import Streams
@@ -230,3 +237,55 @@ def test_a_model_copied_or_pickled_in_the_middle_of_a_step_takes_no_sifter_along
             (hook,) = other._forward_hooks.values()
             assert hook._sifter is None
             assert other(x).shape == (4, 5)
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        return iter([(torch.full((8,), float(i)), i % 5) for i in range(40)])
+
+
+@pytest.mark.parametrize("options", [{"keep": 1.0}, {}, {"warmup_steps": 3}, {"every": 2}])
+def test_a_stream_can_be_sifted(options: dict[str, Any]) -> None:
+    sifter = Sifter(Net(), **{"exit": 1, "score": "loss", **options})
+    sifted = sifter(DataLoader(Stream(), batch_size=8))
+    with pytest.raises(TypeError):
+        len(sifted)
+    assert sum(len(y) for _, y in sifted) == sifter.stats().samples_trained > 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forking with threads, torch's own
+def test_persistent_workers_resume_in_a_later_epoch() -> None:
+    def loader() -> DataLoader[Any]:
+        return DataLoader(
+            dataset(48), batch_size=8, shuffle=True, num_workers=1, persistent_workers=True
+        )
+
+    def make() -> Sifter:
+        return Sifter(Net(), exit=1, score="loss", policy="random")
+
+    sifter, source, seen = make(), loader(), []
+    for epoch in range(2):
+        for x, _ in sifter(source):
+            if epoch == 1:
+                seen.append(x[:, 0].tolist())
+                if len(seen) == 2:
+                    state, here = sifter.state_dict(), Streams.now()
+    fresh = make()
+    fresh.load_state_dict(state)
+    torch.manual_seed(5)
+    here.restore()
+    assert [x[:, 0].tolist() for x, _ in fresh(loader())] == seen[2:]
+
+
+def test_a_loop_inside_a_loop_leaves_the_outer_position() -> None:
+    sifter = Sifter(Net(), exit=1, score="loss", policy="random")
+    outer = [(torch.full((8, 8), float(i)), torch.zeros(8).long()) for i in range(4)]
+    for step, _ in enumerate(sifter(outer)):
+        if step == 0:
+            list(sifter(outer[:2]))  # say, a probe of other data
+        if step == 1:
+            state = sifter.state_dict()
+            break
+    fresh = Sifter(Net(), exit=1, score="loss", policy="random")
+    fresh.load_state_dict(state)
+    assert [float(x[0, 0]) for x, _ in fresh(outer)] == [2.0, 3.0]

@@ -127,3 +127,26 @@ def test_finding_the_head_does_not_hold_the_blocks_activations():
     assert alive_when_checked
     assert made
     assert not any(alive_when_checked)
+
+
+def test_logits_that_the_model_caps_are_not_held_either():
+    config = transformers.Gemma2Config(
+        num_hidden_layers=2,
+        hidden_size=64,
+        intermediate_size=128,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        head_dim=32,
+        vocab_size=VOCAB,
+        final_logit_softcapping=30.0,
+        pad_token_id=0,
+    )
+    model = transformers.Gemma2ForCausalLM(config)
+    batch = candidates()
+    batch = {"input_ids": batch["input_ids"][:16], "labels": batch["labels"][:16]}
+    sifter = Sifter(model, exit=1, score="loss")
+    sifter.score(batch)
+    with Largest(model) as largest:
+        sifter.score(batch)
+    assert 0 < largest.entries <= 16 * LABELLED * VOCAB
+    assert "lm_head only where labels are" in repr(sifter)

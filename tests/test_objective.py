@@ -211,3 +211,114 @@ def test_a_tuple_with_several_outputs_is_understood() -> None:
     sifter.score(batch)
     assert "one sample at a time" not in repr(sifter)
     assert "next_sentence_label" in repr(sifter)
+
+
+class TwoTasks(nn.Module):
+    """Two classifications of which a sample may have one label, the other, or both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(3, 8)
+        self.a, self.b = nn.Linear(8, 4), nn.Linear(8, 5)
+
+    def forward(
+        self, x: Tensor, a_labels: Tensor | None = None, b_labels: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        h = torch.tanh(self.stem(x))
+        out = {"a_logits": self.a(h), "b_logits": self.b(h)}
+        losses = [
+            F.cross_entropy(out[f"{name}_logits"], labels)
+            for name, labels in (("a", a_labels), ("b", b_labels))
+            if labels is not None
+        ]
+        return {"loss": torch.stack(losses).sum(), **out} if losses else out
+
+
+def test_tasks_of_which_a_sample_has_only_one_label() -> None:
+    model = TwoTasks()
+    a, b = torch.randint(0, 4, (8,)), torch.randint(0, 5, (8,))
+    a[::2], b[1::2] = -100, -100
+    x = torch.randn(8, 3)
+    got = Sifter(model, exit="last", score="loss").score({"x": x, "a_labels": a, "b_labels": b})
+    with torch.no_grad():
+        out = model(x)
+        want = F.cross_entropy(out["a_logits"], a, reduction="none") + F.cross_entropy(
+            out["b_logits"], b, reduction="none"
+        )
+    torch.testing.assert_close(got, want)
+
+
+def test_labels_that_appear_later_are_scored_too() -> None:
+    model, x = TwoTasks(), torch.randn(8, 3)
+    a, b = torch.randint(0, 4, (8,)), torch.randint(0, 5, (8,))
+    sifter = Sifter(model, exit="last", score="loss")
+    first = sifter.score({"x": x, "a_labels": a})
+    both = sifter.score({"x": x, "a_labels": a, "b_labels": b})
+    with torch.no_grad():
+        more = F.cross_entropy(model(x)["b_logits"], b, reduction="none")
+    torch.testing.assert_close(both, first + more)
+    torch.testing.assert_close(sifter.score({"x": x, "a_labels": a}), first)
+
+
+def test_labels_may_turn_soft_between_batches() -> None:
+    """Mixup that is applied with a probability."""
+    model, x = nn.Sequential(nn.Linear(3, 4)), torch.randn(6, 3)
+    hard, soft = torch.arange(6) % 4, torch.rand(6, 4).softmax(-1)
+    sifter = Sifter(model, exit="last", score="loss")
+    for y in (hard, soft, hard):
+        with torch.no_grad():
+            want = F.cross_entropy(model(x), y, reduction="none")
+        torch.testing.assert_close(sifter.score((x, y)), want)
+
+
+def test_multi_hot_targets_are_not_soft_labels_whatever_their_order() -> None:
+    y = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 0]])
+    for targets in (y, y.flip(0)):
+        sifter = Sifter(nn.Sequential(nn.Linear(2, 3)), exit="last", score="loss")
+        with pytest.raises(ValueError, match="these are not classes"):
+            sifter.score((torch.randn(4, 2), targets))
+
+
+def test_a_class_may_be_numbered_minus_one_where_the_loss_says_so() -> None:
+    model = nn.Sequential(nn.Linear(3, 1))
+
+    def hinge(z: Tensor, y: Tensor) -> Tensor:
+        return F.relu(1 - z.squeeze(1) * y)
+
+    x, y = torch.randn(6, 3), torch.tensor([-1, 1, -1, 1, -1, -1])
+    sifter = Sifter(model, exit="last", score="loss", loss_fn=hinge)
+    with torch.no_grad():
+        torch.testing.assert_close(sifter.score((x, y)), hinge(model(x), y))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            sifter.score((x, -torch.ones(6).long())), hinge(model(x), -torch.ones(6))
+        )
+
+
+def test_two_sets_of_labels_on_one_set_of_logits() -> None:
+    class Doubled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = nn.Embedding(20, 8), nn.Linear(8, 20)
+
+        def forward(
+            self, ids: Tensor, labels: Tensor | None = None, aux_labels: Tensor | None = None
+        ) -> dict[str, Tensor]:
+            z = self.head(self.table(ids))
+            out = {"logits": z}
+            if labels is not None and aux_labels is not None:
+                pairs = [
+                    F.cross_entropy(z.flatten(0, 1), y.flatten()) for y in (labels, aux_labels)
+                ]
+                out["loss"] = pairs[0] + pairs[1]
+            return out
+
+    model = Doubled()
+    ids, one, two = (torch.randint(0, 20, (6, 5)) for _ in range(3))
+    got = Sifter(model, exit="last", score="loss").score(
+        {"ids": ids, "labels": one, "aux_labels": two}
+    )
+    with torch.no_grad():
+        z = model(ids)["logits"].transpose(1, 2)
+    want = sum(F.cross_entropy(z, y, reduction="none").mean(1) for y in (one, two))
+    torch.testing.assert_close(got, want)

@@ -242,7 +242,7 @@ def test_scores_that_are_not_finite(net: Net) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"exit": 0}, r"exit=0 is out of range: the stack 'blocks' has 4 blocks"),
+        ({"exit": 0}, r"exit=0: blocks are counted from 1"),
         ({"exit": 9}, r"exit=9 is out of range.*choose 1 to 4, or 'last'"),
         ({"exit": "nowhere"}, r"exit='nowhere' names no module"),
         ({"exit": 1, "stack": "nowhere"}, r"stack='nowhere' names no module"),
@@ -375,7 +375,7 @@ class TestKnowing:
             sifter.select(batch)
         lines = (tmp_path / "audits.jsonl").read_text().splitlines()
         assert len(lines) == 2
-        assert set(json.loads(lines[0])) == {"step", "early", "exact"}
+        assert set(json.loads(lines[0])) == {"step", "early", "exact", "scores", "kept"}
 
 
 class TestResume:
@@ -553,3 +553,69 @@ def test_repr_tells_what_was_found_out(net: Net, pair: tuple[Tensor, Tensor]) ->
     assert "found on the first batch" in repr(sifter)
     sifter.score(pair)
     assert "logits → labels (classes)" in repr(sifter)
+
+
+def test_a_model_compiled_in_place_is_scored_and_stays_compiled(net: Net) -> None:
+    batch = candidates(1)[0]
+    want = Sifter(net, exit=2, score="loss").score(batch)
+    net.compile(backend="eager")
+    call = net._compiled_call_impl
+    assert torch.equal(Sifter(net, exit=2, score="loss").score(batch), want)
+    assert net._compiled_call_impl is call
+
+
+def test_batches_without_any_label_are_kept_at_random_and_reported() -> None:
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
+    batch = {**token_batch(), "labels": torch.full((6, 10), -100)}
+    sifter = Sifter(model, exit=1, score="loss")
+    with pytest.warns(SiftingWarning, match="10 batches had no sample with a label"):
+        kept = {tuple(sifter.select(batch).indices.tolist()) for _ in range(12)}
+    assert len(kept) > 1
+
+
+def test_an_audit_without_labels_among_the_kept_does_not_break_the_others() -> None:
+    net = Net()
+    sifter = Sifter(net, exit="last", score="loss", audit_every=1)
+    with pytest.warns(SiftingWarning, match="misclassified"):
+        for i in range(5):
+            x, y = candidates(1)[0]
+            sifter.select((x, torch.full_like(y, -100) if i == 2 else y))
+    assert sifter.stats().misclassified is not None
+
+
+def test_the_random_control_needs_no_exit() -> None:
+    model = nn.Sequential(nn.Linear(8, 5))
+    assert len(Sifter(model, policy="random").select(candidates(1)[0]).indices) == 6
+
+
+def test_observe_wants_a_loss_for_each_sample(net: Net) -> None:
+    sifter = Sifter(net, exit=1, score="loss", explore=0.5)
+    sifter.select(candidates(1)[0])
+    with pytest.raises(ValueError, match=r"each of the 6 samples selected last, got .*\(\)"):
+        sifter.observe(torch.tensor(1.0))
+
+
+def test_the_audit_log_holds_losses_whatever_the_score(net: Net, tmp_path: Any) -> None:
+    log = tmp_path / "audits.jsonl"
+    x, y = candidates(1)[0]
+    x[4] = torch.nan
+    sifter = Sifter(net, exit=1, score="entropy", audit_every=1, audit_log=log, nonfinite="drop")
+    sifter.select((x, y))
+    line = json.loads(log.read_text())
+    sound = torch.arange(12) != 4
+    early = Sifter(net, exit=1, score="loss").score((x[sound], y[sound]))
+    assert line["early"] == pytest.approx(early.tolist(), rel=1e-4)
+    assert len(line["exact"]) == len(line["scores"]) == 11
+    assert "Infinity" not in log.read_text()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_scoring_on_cuda_leaves_the_devices_random_stream_alone(net: Net) -> None:
+    net.cuda()
+    batch = candidates(1)[0]  # on the CPU, as loaders give them
+    before = torch.cuda.get_rng_state()
+    sifter = Sifter(net, exit="tuned", audit_every=1)
+    kept = sifter.select(batch)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    assert kept.batch[0].device.type == "cpu"
+    assert sifter.stats().seconds_scoring > 0

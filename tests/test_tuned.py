@@ -225,3 +225,50 @@ def test_a_part_that_is_predicted_everywhere_without_a_head_is_refused() -> None
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1))
     with pytest.raises(ValueError, match="cannot predict logits at every position"):
         Sifter(model, exit="tuned").score((torch.randn(4, 3, 6, 6), torch.zeros(4, 6, 6).long()))
+
+
+def test_one_state_can_be_loaded_twice(net: Net) -> None:
+    x, y = easy_task(64)
+    trained = Sifter(net, exit="tuned", score="loss")
+    for _ in range(4):
+        trained.select((x, y))
+    state = trained.state_dict()
+    runs = []
+    for _ in range(2):
+        sifter = Sifter(net, exit="tuned", score="loss")
+        sifter.load_state_dict(state)
+        runs.append([sifter.select((x, y)).scores for _ in range(5)][-1])
+    assert torch.equal(*runs)
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    x, y = easy_task(32)
+    trained = Sifter(Net(classes=7), exit="tuned")
+    trained.select((x, y))
+    other = Sifter(Net(classes=5), exit="tuned")
+    other.load_state_dict(trained.state_dict())
+    with pytest.raises(ValueError, match=r"are of shape \(7, 16\), and this model needs \(5, 16\)"):
+        other.select((x, y))
+
+
+def test_one_exit_serves_one_sifter(net: Net) -> None:
+    exit = TunedExit(1)
+    Sifter(net, exit=exit)
+    with pytest.raises(ValueError, match="in use by another sifter"):
+        Sifter(Net(), exit=exit)
+
+
+def test_answers_whose_classes_are_positions_are_refused_on_the_first_batch() -> None:
+    model = hf.BertForQuestionAnswering(hf.BertConfig(**SMALL))
+    batch = {
+        "input_ids": torch.randint(5, 150, (4, 9)),
+        "start_positions": torch.arange(4),
+        "end_positions": torch.arange(4),
+    }
+    with pytest.raises(ValueError, match=r"cannot predict start_positions.*choose exit=k"):
+        Sifter(model, exit="tuned").score(batch)
+    per_position = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+    with pytest.raises(ValueError, match="one value or vector a sample"):
+        Sifter(per_position, exit=TunedExit(1), score="loss", loss_fn=nn.MSELoss()).score(
+            (torch.randn(4, 5, 3), torch.randn(4, 5, 2))
+        )

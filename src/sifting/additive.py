@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sifting.exits import Exit, Plan, custom_losses, custom_scores
+from sifting.exits import Exit, Plan, custom_losses, custom_scores, unwrap
 from sifting.objective import Score
 from sifting.stack import first_tensor, get_module
 from sifting.stages import channels_of, find_stage, pool, stopped_at
@@ -50,6 +50,7 @@ class AdditiveExit(Exit):
         head: str | None = None,
         features: int | None = None,
     ) -> None:
+        model = unwrap(model)
         at = at if at is not None else find_stage(model)
         if at is None:
             raise ValueError(

@@ -34,7 +34,7 @@ class Auditor:
     Args:
         meter: where the figures are kept.
         every: selections between audits; None for about 1 % of the cost, 0 for none.
-        log: file to append scores and exact losses to.
+        log: file to append early and exact losses, scores and choices to.
         by_loss: whether high losses are what is selected.
         silent: whether the choice is random on purpose.
     """
@@ -75,10 +75,21 @@ class Auditor:
         exact_B: Tensor,
         wrong_B: Tensor | None,
         indices_K: Tensor,
+        early_B: Tensor | None = None,
     ) -> None:
-        """Take in the exact losses of a choice's candidates."""
-        if not bool(exact_B.isfinite().all()):
+        """Take in the exact losses of a choice's candidates.
+
+        Args:
+            early_B: the exit's own losses, for the log; the scores where they are losses.
+        """
+        sound_B = scores_B.isfinite() & exact_B.isfinite()
+        if not bool(sound_B[indices_K].all()):
             return  # the run is breaking; its own loss will say so
+        if not bool(sound_B.all()):  # samples that were dropped have no part in this
+            place_B = sound_B.cumsum(0) - 1
+            indices_K, scores_B, exact_B = place_B[indices_K], scores_B[sound_B], exact_B[sound_B]
+            wrong_B = None if wrong_B is None else wrong_B[sound_B]
+            early_B = None if early_B is None else early_B[sound_B]
         wrong = None
         if wrong_B is not None:
             kept_K = wrong_B[indices_K]
@@ -86,7 +97,14 @@ class Auditor:
             wrong = float(counted_K.mean()) if len(counted_K) else None
         self.meter.audit(quality(scores_B, exact_B, indices_K), wrong)
         if self.log is not None:
-            line = {"step": step, "early": scores_B.tolist(), "exact": exact_B.tolist()}
+            early = scores_B if early_B is None else early_B
+            line = {
+                "step": step,
+                "early": early.tolist(),
+                "exact": exact_B.tolist(),
+                "scores": scores_B.tolist(),
+                "kept": indices_K.tolist(),
+            }
             with self.log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         self.speak_up(step)

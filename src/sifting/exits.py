@@ -130,17 +130,15 @@ class Plan:
     def each_part(self, model: nn.Module, batch: Any, consume: Consume) -> None:
         """Run the model and hand over each part's predictions, with heads only where labels are."""
         with ExitStack() as open_heads:
-            for part in self.parts:
-                head = self.heads.get(part.logits)
-                if head is None:
-                    continue
+            for name, head in self.heads.items():
 
                 def intercept(
-                    inputs: Tensor, forward: Callable[[Tensor], Tensor], part: Part = part
+                    inputs: Tensor, forward: Callable[[Tensor], Tensor], name: str = name
                 ) -> None:
-                    labels = self.labels_for(part, batch)
-                    rows = _unpadded(rows_of(part, inputs, labels), batch)
-                    consume(part, replace(rows, head=forward), labels)
+                    for part in (part for part in self.parts if part.logits == name):
+                        labels = self.labels_for(part, batch)
+                        rows = _unpadded(rows_of(part, inputs, labels), batch)
+                        consume(part, replace(rows, head=forward), labels)
 
                 open_heads.enter_context(head.intercepted(intercept))
             output = logits_of(self.call.run(model, batch))
@@ -191,14 +189,35 @@ class Plan:
 
 
 def probe_rows(call: Call, batch: Any) -> Tensor | None:
-    """Samples to find a plan with: the first that have a label; None where none has."""
+    """Samples to find a plan with: some that have each of the labels; None where one has none.
+
+    Among float labels that are not all distributions, one that is not is among them.
+    """
     size = batches.batch_size(batch)
-    labelled = torch.ones(size, dtype=torch.bool)
+    chosen: set[int] = set()
     for labels in call.labels_of(batch).values():
-        if not labels.is_floating_point() and len(labels) == size:
-            labelled &= (labels.reshape(size, -1) >= 0).any(dim=1).cpu()
-    rows = labelled.nonzero().squeeze(1)[:PROBE_ROWS]
-    return rows if len(rows) else None
+        if len(labels) != size:
+            continue
+        flat_BX = labels.reshape(size, -1)
+        if labels.is_floating_point():
+            odd_B = (flat_BX < 0).any(dim=1) | ((flat_BX.sum(dim=1) - 1).abs() > 1e-3)
+            chosen |= set(odd_B.nonzero().squeeze(1)[:1].tolist())
+            continue
+        labelled_B = (flat_BX >= 0).any(dim=1)
+        if not bool(labelled_B.any()):
+            labelled_B = (flat_BX != -100).any(dim=1)  # classes may be numbered −1 and 1
+        rows = labelled_B.nonzero().squeeze(1)[:PROBE_ROWS].tolist()
+        if not rows:
+            return None
+        chosen |= set(rows)
+    chosen |= set(range(min(size, PROBE_ROWS - len(chosen))))
+    return torch.tensor(sorted(chosen))
+
+
+def signature(call: Call, batch: Any) -> tuple[Any, ...]:
+    """What of a batch's labels a plan depends on: their names, kinds and dimensions."""
+    labels = call.labels_of(batch)
+    return tuple((n, v.is_floating_point(), v.ndim) for n, v in sorted(labels.items()))
 
 
 def _unpadded(rows: Rows, batch: Any) -> Rows:
@@ -276,6 +295,8 @@ class BlockExit(Exit):
     def bind(self, model: nn.Module, stack: str | None) -> None:
         if self.at == "last":
             return
+        if isinstance(self.at, int) and self.at < 1:
+            raise ValueError(f"exit={self.at}: blocks are counted from 1; or choose 'last'")
         if isinstance(self.at, str):
             self.stack, self.k = exit_in_stack(model, self.at)
         else:
@@ -350,7 +371,8 @@ def reduced_losses(call: Call, model: nn.Module, batch: Any) -> Tensor:
     losses = []
     for i in range(size):
         sample = batches.take(batch, torch.tensor([i]), size=size)
-        if probe_rows(call, sample) is None:
+        labels = call.labels_of(sample).values()
+        if labels and all(not v.is_floating_point() and bool((v == -100).all()) for v in labels):
             losses.append(torch.zeros(()))  # no label, nothing to learn: the lowest score
             continue
         loss = loss_of(call.run(model, sample, with_labels=True))
@@ -381,3 +403,19 @@ def custom_scores(
             f"score= gave {got} for {size} samples: return a tensor of shape ({size},)"
         )
     return values.float()
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DDP, DataParallel and `torch.compile`.
+
+    Scoring goes past them: DDP's forward prepares a backward that never comes, and a compiled
+    graph is for whole batches of the whole model.
+    """
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    while True:
+        if isinstance(model, wrappers):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model

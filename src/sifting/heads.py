@@ -26,19 +26,22 @@ class Head:
         module: the module, e.g. BERT's transform and decoder together.
         width: number of logits a position.
         finish: what the model does to the module's output: nothing, a cast, a scale, a cap.
+        bare: whether that is nothing.
     """
 
     path: str
     module: nn.Module
     width: int
     finish: Finish
+    bare: bool = True
 
     @contextmanager
     def intercepted(self, intercept: Intercept) -> Iterator[None]:
         """While open, the head's inputs go to `intercept` and its logits are never made.
 
-        The model gets a stand-in of the right shape that takes no memory. The interception
-        happens inside the model's forward, where sharded parameters are gathered.
+        The model gets a stand-in that takes no memory: of the right shape, or, where it goes on to
+        work on its logits, of one logit a position. The interception happens inside the model's
+        forward, where sharded parameters are gathered.
         """
         module = self.module
         original = module.forward
@@ -47,9 +50,12 @@ class Head:
         def head(inputs: Tensor) -> Tensor:
             return self.finish(original(inputs))
 
+        # what the model does to its logits (a cap, a cast) would write a stand-in of full width out
+        width = self.width if self.bare else 1
+
         def forward(inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             intercept(inputs, head)
-            return inputs.new_zeros(()).expand(*inputs.shape[:-1], self.width)
+            return inputs.new_zeros(()).expand(*inputs.shape[:-1], width)
 
         module.__dict__["forward"] = forward
         try:
@@ -107,7 +113,8 @@ def find_head(
         output_NC = _some(output)
         finish = _finish(output_NC, wanted_NC, cap)
         if finish is not None and _by_position(module, _some(inputs), output_NC):
-            return Head(path, module, shape[-1], finish)
+            bare = output.data_ptr() == logits.data_ptr()
+            return Head(path, module, shape[-1], finish, bare)
     return None
 
 

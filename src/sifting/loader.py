@@ -23,7 +23,7 @@ class SiftedLoader:
 
     One candidate batch gives one batch of its kept samples; while nothing is selected (warm-up,
     after `stop_step`, between `every`), it gives all its samples in batches of the kept size.
-    Made by calling a `Sifter` on a loader; it can be iterated once an epoch.
+    Made by calling a `Sifter` on a loader; it is iterated once an epoch, one loader at a time.
     """
 
     def __init__(self, sifter: Sifter, loader: Iterable[Any]) -> None:
@@ -118,6 +118,7 @@ class SiftedLoader:
                     first = False
                 for place, piece in self._pieces(candidates, done_pieces):
                     position.update(batches=index + (place == 0), pieces=place)
+                    sifter.position = position  # of the loader that was used last
                     meter.counts["steps"] += 1
                     sifter.handed = batches.batch_size(piece)
                     meter.counts["samples_trained"] += sifter.handed
@@ -125,7 +126,8 @@ class SiftedLoader:
                         yield piece
                 done_pieces = 0
                 index += 1
-            sifter.position = None
+            if sifter.position is position:
+                sifter.position = None
         finally:
             self._length = None
 
@@ -218,10 +220,12 @@ def _order(
     """
     generators = _generators(loader)
     if skip is None:
-        started: dict[str, Any] = {"start": Streams.now()}
+        started: dict[str, Any] = {"start": Streams.now(), "warm": int(_warm(loader))}
         started.update({name: generator.get_state() for name, generator in generators.items()})
         return iter(loader), started
     here = Streams.now()
+    if skip.get("warm") and not _warm(loader):
+        iter(loader)  # workers that live on draw their seed only when they are first started
     skip["start"].restore()
     for name, generator in generators.items():
         if name in skip:
@@ -237,9 +241,20 @@ def _order(
         # a batch left half-trained is fetched again just as it was the first time
         if skip["batches"]:
             skip["fetch"].restore()
-        source = itertools.chain([next(source)], source)
+        again = next(source, source)
+        if again is source:
+            raise ValueError(
+                f"cannot resume: the loader ended after {skip['batches']} batches, in the middle of what "
+                "had been used; give the loader that the state was saved with"
+            )
+        source = itertools.chain([again], source)
     here.restore()
     return source, {name: skip[name] for name in skip if name not in ("batches", "pieces")}
+
+
+def _warm(loader: Any) -> bool:
+    """Whether a loader with persistent workers has started them."""
+    return bool(getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None))
 
 
 def _generators(loader: Any) -> dict[str, torch.Generator]:

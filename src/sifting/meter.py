@@ -225,10 +225,7 @@ class Meter:
     def stats(self) -> Stats:
         """The summary so far."""
         self._collect(wait=True)
-        means: list[float | None] = [None] * 4
-        if self.recent:
-            means = [sum(column) / len(column) for column in zip(*self.recent, strict=True)]
-        recall, correlation, rho, wrong = means
+        recall, correlation, rho, wrong = (self._mean(column) for column in range(4))
         counts, seconds = self.counts, self.seconds
         return Stats(
             steps=counts["steps"],
@@ -244,7 +241,7 @@ class Meter:
             rank_correlation=correlation,
             rho_approx=rho,
             rho_explored=self._rho_explored(),
-            misclassified=None if wrong is None or math.isnan(wrong) else wrong,
+            misclassified=wrong,
             scoring_share=_share(seconds["scoring"], seconds["between"]),
         )
 
@@ -261,8 +258,16 @@ class Meter:
 
     def mostly_wrong(self) -> bool:
         """Whether most of the kept samples were misclassified over the last audits."""
-        values = [row[3] for row in self.recent if not math.isnan(row[3])]
-        return len(values) >= FEWEST and sum(values) / len(values) > 0.5
+        wrong = self._mean(3)
+        return len(self._column(3)) >= FEWEST and wrong is not None and wrong > 0.5
+
+    def _column(self, index: int) -> list[float]:
+        """One figure of the last audits, where they have it."""
+        return [row[index] for row in self.recent if not math.isnan(row[index])]
+
+    def _mean(self, index: int) -> float | None:
+        values = self._column(index)
+        return sum(values) / len(values) if values else None
 
     def state_dict(self) -> dict[str, Any]:
         self._collect(wait=True)

@@ -137,8 +137,8 @@ class PerSampleLoss:
     tensor([1., 1.])
 
     Modules with a `reduction` are copied with it off; functions that take `reduction` are
-    called with "none"; a function that can only reduce is called once a sample. Positions with a
-    negative class label do not count.
+    called with "none"; a function that can only reduce is called once a sample. Positions with the
+    label that the loss ignores (−100) do not count.
     """
 
     def __init__(self, loss_fn: Callable[..., Tensor]) -> None:
@@ -166,7 +166,8 @@ class PerSampleLoss:
             )
         values = values.float().reshape(batch, -1)
         if not labels.is_floating_point() and labels.numel() == values.numel():
-            counted = (labels >= 0).reshape(batch, -1)
+            # only the loss itself knows which label means none: −1 may be a class
+            counted = (labels != getattr(self.loss_fn, "ignore_index", -100)).reshape(batch, -1)
             return (values * counted).sum(dim=1) / counted.sum(dim=1).clamp_min(1)
         return values.mean(dim=1)
 

@@ -28,6 +28,8 @@ def quiet(model: nn.Module) -> Iterator[None]:
     builds lazily under inference mode could not be used in training afterwards.
     """
     modes = [(module, module.training) for module in model.modules()]
+    # model.compile() replaces the call itself, past every hook and every change of the modules
+    compiled = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl]
     buffers = [(module, _copies(module)) for module in model.modules() if not _pure(module)]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     streams = Streams.now()
@@ -40,10 +42,14 @@ def quiet(model: nn.Module) -> Iterator[None]:
             for module, _ in modes:
                 # the attribute, not .eval(): people override train() to keep layers frozen
                 module.training = False
+            for module, _ in compiled:
+                module._compiled_call_impl = None
             yield
     finally:
         for module, mode in modes:
             module.training = mode
+        for module, call in compiled:
+            module._compiled_call_impl = call
         for module, copies in buffers:
             _put_back(module, copies)
         streams.restore()

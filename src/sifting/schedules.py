@@ -65,7 +65,7 @@ class Schedule:
         if not callable(self.keep):
             return self.keep
         keep = self.keep(step)
-        if not 0 < keep <= 1:
+        if not isinstance(keep, int | float) or not 0 < keep <= 1:
             raise ValueError(f"keep(step={step}) gave {keep!r}, which is not in (0, 1]")
         return float(keep)
 

@@ -21,7 +21,7 @@ from sifting import batch as batches
 from sifting import scores
 from sifting.audit import Auditor, explored_means, warn_user
 from sifting.calls import Call, Forward, GetLabels
-from sifting.exits import BlockExit, Exit, Plan, probe_rows
+from sifting.exits import BlockExit, Exit, Plan, probe_rows, signature, unwrap
 from sifting.loader import SiftedLoader
 from sifting.meter import SPAN, Meter, Stats
 from sifting.objective import PerSampleLoss, Score
@@ -32,6 +32,7 @@ from sifting.streams import Streams
 from sifting.tuned import TunedExit
 
 EXPLORE = 0.25  # default share of random picks with a tuned exit
+UNPLANNED = 10  # batches without any label before a word is said
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
 DTYPES = (None, torch.bfloat16, torch.float16)  # of autocast, by their number in the state
 
@@ -79,7 +80,7 @@ class Sifter:
         trim: share of the candidates with the most extreme scores, as suspected label noise,
             that is never kept.
         explore: share of the kept that is drawn at random from the rest. By default 0.25 with
-            a tuned exit and 0, the paper's rule, with any other.
+            a tuned exit (0 under "proportional") and 0, the paper's rule, with any other.
         warmup_steps: training steps before the first selection; until then candidates are all
             trained, in batches of the kept size.
         stop_step: step from which nothing is selected any more.
@@ -92,7 +93,7 @@ class Sifter:
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
         audit_every: selections between two audits of the choice against exact losses; 0 for
             none. By default as many as make audits cost 1 % of training.
-        audit_log: a file to which each audit's scores and exact losses are appended, as JSON
+        audit_log: a file to which each audit's early and exact losses are appended, as JSON
             lines, for the estimators of `sifting.theory`.
         seed: of the sifter's own random stream.
     """
@@ -138,7 +139,9 @@ class Sifter:
         self.schedule = Schedule(keep, warmup_steps, stop_step, every)
         self.exit = make_exit(exit)
         if explore is None:
-            explore = EXPLORE if isinstance(self.exit, TunedExit) else 0.0
+            # "proportional" corrects for its own choice, and needs no insurance
+            insured = isinstance(self.exit, TunedExit) and policy != "proportional"
+            explore = EXPLORE if insured else 0.0
         self.rule = Rule(policy, beta, trim, explore)
         if not callable(keep) and trim + keep > 1:
             raise ValueError(
@@ -164,11 +167,14 @@ class Sifter:
         self._inner = unwrap(model)
         self._call = Call(forward, labels)
         self._loss_fn = None if loss_fn is None else PerSampleLoss(loss_fn)
-        self._plan: Plan | None = None
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
+        self._plan: Plan | None = None  # the one used last
+        self._unplanned = 0  # batches in which nothing had a label
         self._exact = BlockExit("last")
         self._autocast = 0
         self._explored = 0  # random picks in the last selection
-        self.exit.bind(self._inner, stack)
+        if policy != "random":
+            self.exit.bind(self._inner, stack)
 
     def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
         """Wrap a loader of candidates; iterating gives the batches to train on."""
@@ -200,7 +206,10 @@ class Sifter:
 
     def score(self, batch: Any) -> Tensor:
         """The score of every sample in a batch. Nothing is counted, and no exit learns from it."""
-        return self._score(batch, learn=False)
+        scores_B = self._scored(batch, learn=False)
+        if scores_B is None:
+            return torch.zeros(batches.batch_size(batch), device=self.device)
+        return scores_B
 
     def select(self, batch: Any) -> Selection:
         """Score a batch of candidates and choose among them, whatever the schedule says.
@@ -224,12 +233,14 @@ class Sifter:
         device = self.device
         keep = self.schedule.keep_at(self.step)
         with self.meter.time("scoring", device):
-            if self.rule.policy == "random":
-                scores_B = torch.zeros(size, device=device)
+            rule = self.rule
+            found = None if rule.policy == "random" else self._scored(batch, learn=True)
+            if found is None:  # nothing to go by
+                scores_B, rule = torch.zeros(size, device=device), Rule("random")
             else:
-                scores_B = self._finite(self._score(batch, learn=True))
+                scores_B = self._finite(found)
             count = self.schedule.count(step=self.step, size=size)
-            choice = self.rule(scores_B, count, self.generator)
+            choice = rule(scores_B, count, self.generator)
             kept = batch if count == size else batches.take(batch, choice.indices_K, size=size)
         self.last = Selection(choice.indices_K, choice.weights_K, scores_B, kept, choice.explored_K)
         self._explored = choice.explored
@@ -241,7 +252,7 @@ class Sifter:
 
     def check(self, batch: Any) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""
-        if self.rule.policy == "random" or self._plan is not None:
+        if self.rule.policy == "random":
             return
         with self._scoring_pass():
             self._planned(self._moved(batch))
@@ -257,8 +268,13 @@ class Sifter:
         this: the model's own training forward is read there.
         """
         selection = self.last
-        if selection is None or losses.shape != selection.indices.shape:
+        if selection is None:
             return
+        if losses.shape != selection.indices.shape:
+            raise ValueError(
+                f"observe() takes one loss for each of the {len(selection.indices)} samples selected last, "
+                f"got a tensor of shape {tuple(losses.shape)}"
+            )
         # where samples were trimmed, no random pick stands for them
         if not 0 < self._explored < len(losses) or self.rule.trim > 0:
             return
@@ -322,12 +338,13 @@ class Sifter:
             return nullcontext()
         return torch.autocast(device, dtype=dtype)
 
-    def _score(self, batch: Any, *, learn: bool) -> Tensor:
+    def _scored(self, batch: Any, *, learn: bool) -> Tensor | None:
+        """Scores of a batch; None where none of its samples has a label."""
         moved = self._moved(batch)
         with self._scoring_pass():
             plan = self._planned(moved)
             if plan is None:
-                return torch.zeros(batches.batch_size(batch), device=self.device)
+                return None
             found = [
                 self.exit.score(plan, self._inner, piece, self.scored_by, learn)
                 for piece in self._pieces(moved)
@@ -343,24 +360,33 @@ class Sifter:
         return batches.split(batch, self.score_batch_size or batches.batch_size(batch))
 
     def _planned(self, batch: Any) -> Plan | None:
-        """How the model is scored; None while no sample with a label has been seen."""
-        if self._plan is None:
-            rows = probe_rows(self._call, batch)
-            if rows is None:
-                return None
-            probe = batches.take(batch, rows)
-            plan = Plan.resolve(self._call, self._inner, probe, self._loss_fn)
-            if self.rule.policy != "random":
-                plan.check_score(self.scored_by)
-                self.exit.prepare(plan, self._inner, probe)
-            if not plan.explained and plan.loss_fn is None:
+        """How the model is scored on such a batch; None while no sample with a label was seen."""
+        kind = signature(self._call, batch)
+        if kind in self._plans:
+            self._plan = self._plans[kind]
+            return self._plan
+        rows = probe_rows(self._call, batch)
+        if rows is None:
+            self._unplanned += 1
+            if self._unplanned == UNPLANNED:
                 warn_user(
-                    "the model's loss is not one that its logits and labels explain (smoothing, weights, "
-                    "or no logits), so exact losses are taken from it one sample at a time, which is "
-                    "slow: pass forward= that returns the logits, and loss_fn="
+                    f"{UNPLANNED} batches had no sample with a label, so the kept were picked at random: "
+                    f"look at {', '.join(name for name, *_ in kind)}, or pass labels="
                 )
-            self._plan = plan
-        return self._plan
+            return None
+        probe = batches.take(batch, rows)
+        plan = Plan.resolve(self._call, self._inner, probe, self._loss_fn)
+        if self.rule.policy != "random":
+            plan.check_score(self.scored_by)
+            self.exit.prepare(plan, self._inner, probe)
+        if not plan.explained and plan.loss_fn is None:
+            warn_user(
+                "the model's loss is not one that its logits and labels explain (smoothing, weights, "
+                "or no logits), so exact losses are taken from it one sample at a time, which is "
+                "slow: pass forward= that returns the logits, and loss_fn="
+            )
+        self._plan = self._plans[kind] = plan
+        return plan
 
     def _finite(self, scores_B: Tensor) -> Tensor:
         broken_B = ~scores_B.isfinite()
@@ -381,7 +407,14 @@ class Sifter:
             plan = self._planned(moved)
             if plan is None or any(part.labels is None for part in plan.parts):
                 return  # without labels there is no exact loss
-            found = [self._exact.examine(plan, self._inner, piece) for piece in self._pieces(moved)]
+            pieces = self._pieces(moved)
+            found = [self._exact.examine(plan, self._inner, piece) for piece in pieces]
+            early_B = None
+            by_exit = self.rule.policy != "random" and self.scored_by != "loss"
+            if self.auditor.log is not None and by_exit:
+                early_B = torch.cat(
+                    [self.exit.score(plan, self._inner, piece, "loss", False) for piece in pieces]
+                )
         wrong = [flags for _, flags in found if flags is not None]
         self.auditor.judge(
             step=self.step,
@@ -389,6 +422,7 @@ class Sifter:
             exact_B=torch.cat([losses for losses, _ in found]).float(),
             wrong_B=torch.cat(wrong) if wrong else None,
             indices_K=selection.indices,
+            early_B=early_B,
         )
 
     def read_training_forward(self, output: Any) -> None:
@@ -406,7 +440,7 @@ class Sifter:
             return
         with torch.no_grad():
             losses_K = plan.losses(output, self._moved(selection.batch))
-        if losses_K is not None:
+        if losses_K is not None and losses_K.shape == selection.indices.shape:
             self.observe(losses_K)
 
 
@@ -430,19 +464,3 @@ def make_exit(exit: int | str | Exit) -> Exit:
     if isinstance(exit, Exit):
         return exit
     return TunedExit() if exit == "tuned" else BlockExit(exit)
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside DDP, DataParallel and `torch.compile`.
-
-    Scoring goes past them: DDP's forward prepares a backward that never comes, and a compiled
-    graph is for whole batches of the whole model.
-    """
-    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
-    while True:
-        if isinstance(model, wrappers):
-            model = model.module
-        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
-            model = model._orig_mod  # type: ignore[assignment]
-        else:
-            return model

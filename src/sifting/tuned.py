@@ -71,6 +71,8 @@ class TunedExit(Exit):
         return f"TunedExit({where})"
 
     def bind(self, model: nn.Module, stack: str | None) -> None:
+        if self.stack is not None or self.path:
+            raise ValueError("this TunedExit is in use by another sifter: make one for each")
         if isinstance(self.at, str):
             try:
                 self.stack, self.k = exit_in_stack(model, self.at, "at")
@@ -103,7 +105,16 @@ class TunedExit(Exit):
                 "a tuned exit cannot learn what this model's labels mean, since they fit none of its "
                 f"outputs {plan.shapes}: pass forward= and loss_fn=, or choose exit=k"
             )
+        if plan.loss_fn is not None and any(len(shape) > 1 for shape in plan.shapes.values()):
+            raise ValueError(
+                f"a tuned exit predicts one value or vector a sample, not {plan.shapes}: choose exit=k"
+            )
         for part in plan.parts:
+            if part.labels in ("start_positions", "end_positions"):
+                raise ValueError(
+                    f"a tuned exit cannot predict {part.labels}, whose number of classes is the length of "
+                    "each batch: choose exit=k"
+                )
             if part.logits in plan.heads and self.path:
                 raise StackError(
                     f"a tuned exit at {self.path!r} cannot reach the model's own head, which predicts at "
@@ -235,6 +246,13 @@ class TunedExit(Exit):
         predictor = self.predictors.get(name)
         if predictor is None:
             predictor = self.predictors[name] = build()
+        wanted = build().weight.shape if not predictor.checked else predictor.weight.shape
+        if predictor.weight.shape != wanted:
+            raise ValueError(
+                f"the exit's weights for {name!r} are of shape {tuple(predictor.weight.shape)}, and this "
+                f"model needs {tuple(wanted)}: its state was saved with another model or exit"
+            )
+        predictor.checked = True
         predictor.ready(device, self.lr)
         return predictor
 
@@ -255,6 +273,7 @@ class Predictor:
         self.bias = bias
         self.moments: dict[Any, Any] = {}  # of the optimizer, until it is made
         self.optimizer: torch.optim.Adam | None = None
+        self.checked = False  # against the model it is used with
 
     def ready(self, device: torch.device, lr: float) -> None:
         """Be on a device, with an optimizer for the weights that are there."""
@@ -306,7 +325,10 @@ class Predictor:
         kind = Translator if state["kind"] == Translator.kind else Linear
         predictor = kind.__new__(kind)
         Predictor.__init__(predictor, state["weight"].clone(), state["bias"].clone())
-        predictor.moments = dict(state["moments"])
+        predictor.moments = {
+            index: {name: value.clone() for name, value in slots.items()}
+            for index, slots in state["moments"].items()
+        }
         return predictor
 
 
