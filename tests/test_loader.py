@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import torch
 from conftest import Net
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    TensorDataset,
+)
 
 from sifting import Sifter
 from sifting.streams import get_streams, set_streams
@@ -74,6 +81,18 @@ def test_iterables_without_a_length_work_but_have_none() -> None:
     with pytest.raises(TypeError, match="a generator has no length"):
         len(sifted)
     assert len(list(sifted)) == 3
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield from dataset(24)
+
+
+def test_a_loader_over_a_stream_is_iterated_though_its_len_raises() -> None:
+    sifted = Sifter(Net(), exit=1, score="loss")(DataLoader(Stream(), batch_size=8))
+    with pytest.raises(TypeError, match="has no len"):
+        len(sifted)
+    assert [len(y) for _, y in sifted] == [4, 4, 4]
 
 
 def test_a_loader_that_ended_too_early_cannot_be_resumed() -> None:
@@ -183,13 +202,33 @@ class Noisy(Dataset[Any]):
         return torch.full((8,), i + random.random() + float(np.random.rand())), i % 5  # noqa: NPY002
 
 
+class AheadByOne:
+    """Fetches a batch before it hands out the one before, as Accelerate's loaders do."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Any:
+        source = iter(self.loader)
+        current = next(source)
+        for following in source:
+            yield current
+            current = following
+        yield current
+
+
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("stop", [1, 3, 4, 6])
-def test_augmentation_by_python_and_numpy_resumes_too(stop: int) -> None:
+def test_augmentation_by_python_and_numpy_resumes_too(stop: int, ahead: bool) -> None:
+    def loader() -> Any:
+        plain = DataLoader(Noisy(), batch_size=8, shuffle=True)
+        return AheadByOne(plain) if ahead else plain
+
     def make() -> Sifter:
         return Sifter(Net(), exit=1, score="loss", policy="random", warmup_steps=4)
 
     sifter, seen = make(), []
-    for x, _ in sifter(DataLoader(Noisy(), batch_size=8, shuffle=True)):
+    for x, _ in sifter(loader()):
         seen.append(x[:, 0].tolist())
         random.random()
         if len(seen) == stop:
@@ -199,7 +238,7 @@ def test_augmentation_by_python_and_numpy_resumes_too(stop: int) -> None:
     random.seed(1)
     set_streams(here)
     rest = []
-    for x, _ in fresh(DataLoader(Noisy(), batch_size=8, shuffle=True)):
+    for x, _ in fresh(loader()):
         rest.append(x[:, 0].tolist())
         random.random()
     assert rest == seen[stop:]

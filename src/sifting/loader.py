@@ -6,10 +6,11 @@ import itertools
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from sifting import batch as batches
 from sifting.streams import get_streams, set_streams
@@ -87,7 +88,10 @@ class SiftedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         sifter = self.sifter
-        self._length = self._count() if isinstance(self.loader, Sized) else None
+        try:
+            self._length = self._count()
+        except TypeError:  # no length; a DataLoader over a stream has the method and no answer
+            self._length = None
         skip = sifter.position if sifter.resuming else None
         sifter.resuming = False
         source, position = _order(self.loader, skip)
@@ -101,6 +105,7 @@ class SiftedLoader:
             while True:
                 begin = time.perf_counter()
                 if not done_pieces:
+                    position["before"] = position.get("fetch")
                     position["fetch"] = get_streams()
                 try:
                     candidates = next(source)
@@ -116,7 +121,7 @@ class SiftedLoader:
                     meter.counts["steps"] += 1
                     sifter.handed = batches.batch_size(piece)
                     meter.counts["samples_trained"] += sifter.handed
-                    with self._hooked(), meter.time("between", sifter.device):
+                    with self._step():
                         yield piece
                 done_pieces = 0
                 index += 1
@@ -157,14 +162,20 @@ class SiftedLoader:
             )
         sifter.check(candidates)
 
-    @contextmanager
-    def _hooked(self) -> Iterator[None]:
-        """Listen to the model's forward while the user's step runs."""
-        handle = self.sifter.model.register_forward_hook(Listener(self.sifter))
-        try:
+    def _step(self) -> AbstractContextManager[None]:
+        """What is open while the user's step runs: here, from one batch to the next."""
+        return listening(self.sifter, self.sifter.model)
+
+
+@contextmanager
+def listening(sifter: Sifter, model: nn.Module) -> Iterator[None]:
+    """Time the user's step, and listen to the model's forward in it."""
+    handle = model.register_forward_hook(Listener(sifter))
+    try:
+        with sifter.meter.time("between", sifter.device):
             yield
-        finally:
-            handle.remove()
+    finally:
+        handle.remove()
 
 
 class Listener:
@@ -217,17 +228,21 @@ def _order(
         if name in skip:
             generator.set_state(skip[name].cpu())
     source = iter(loader)
-    for passed in range(int(skip["batches"])):
-        if next(source, source) is source:
+    # A batch left half-trained is fetched again just as it was the first time. So is the last
+    # one used, and for a loader that looks ahead by a batch (Accelerate's), the one before.
+    last = int(skip["batches"]) - (not skip["pieces"])
+    replayed = {last - 1: skip.get("before"), last: skip["fetch"]}
+    for passed in range(last + 1):
+        if passed and replayed.get(passed) is not None:
+            set_streams(replayed[passed])
+        candidates = next(source, source)
+        if candidates is source:
             raise ValueError(
-                f"cannot resume: the loader ended after {passed} batches, but {skip['batches']} had been "
+                f"cannot resume: the loader ended after {passed} batches, but {last + 1} had been "
                 "used; give the loader that the state was saved with"
             )
     if skip["pieces"]:
-        # a batch left half-trained is fetched again just as it was the first time
-        if skip["batches"]:
-            set_streams(skip["fetch"])
-        source = itertools.chain([next(source)], source)
+        source = itertools.chain([candidates], source)
     set_streams(here)
     return source, {name: skip[name] for name in skip if name not in ("batches", "pieces")}
 
