@@ -233,6 +233,25 @@ def test_each_micro_batch_is_observed_with_its_own_selection(tmp_path: Path) -> 
     assert trainer.sifter.stats().rho_explored is not None
 
 
+def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    stats = torch._dynamo.utils.counters["stats"]
+    before, graphs = stats["unique_graphs"], []
+
+    class Counted(Sifted):
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            loss = super().training_step(*args, **kwargs)
+            graphs.append(stats["unique_graphs"] - before)
+            return loss
+
+    run(
+        tmp_path, Counted, sift={"explore": 0.25}, torch_compile=True, torch_compile_backend="eager"
+    )
+    assert graphs[0] >= 1
+    assert set(graphs) == {graphs[0]}
+    torch._dynamo.reset()
+
+
 RESUMED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),
     "random picks": ({"policy": "percentile", "explore": 0.25}, {}),
