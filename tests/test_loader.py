@@ -205,13 +205,33 @@ class Noisy(Dataset[Any]):
         return torch.full((8,), i + random.random() + float(np.random.rand())), i % 5  # noqa: NPY002
 
 
+class AheadByOne:
+    """Fetches a batch before it hands out the one before, as Accelerate's loaders do."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Any:
+        source = iter(self.loader)
+        current = next(source)
+        for following in source:
+            yield current
+            current = following
+        yield current
+
+
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("stop", [1, 3, 4, 6])
-def test_augmentation_by_python_and_numpy_resumes_too(stop: int) -> None:
+def test_augmentation_by_python_and_numpy_resumes_too(stop: int, ahead: bool) -> None:
+    def loader() -> Any:
+        plain = DataLoader(Noisy(), batch_size=8, shuffle=True)
+        return AheadByOne(plain) if ahead else plain
+
     def make() -> Sifter:
         return Sifter(Net(), exit=1, score="loss", policy="random", warmup_steps=4)
 
     sifter, seen = make(), []
-    for x, _ in sifter(DataLoader(Noisy(), batch_size=8, shuffle=True)):
+    for x, _ in sifter(loader()):
         seen.append(x[:, 0].tolist())
         random.random()
         if len(seen) == stop:
@@ -221,7 +241,7 @@ def test_augmentation_by_python_and_numpy_resumes_too(stop: int) -> None:
     random.seed(1)
     here.restore()
     rest = []
-    for x, _ in fresh(DataLoader(Noisy(), batch_size=8, shuffle=True)):
+    for x, _ in fresh(loader()):
         rest.append(x[:, 0].tolist())
         random.random()
     assert rest == seen[stop:]

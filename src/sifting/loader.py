@@ -6,10 +6,11 @@ import itertools
 import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from sifting import batch as batches
 from sifting.streams import Streams
@@ -103,10 +104,9 @@ class SiftedLoader:
         try:
             while True:
                 begin = time.perf_counter()
-                if not done_pieces and not self._sifts():
-                    position["fetch"] = (
-                        Streams.now()
-                    )  # a batch in pieces may have to be fetched again
+                if not done_pieces:
+                    position["before"] = position.get("fetch")
+                    position["fetch"] = Streams.now()
                 try:
                     candidates = next(source)
                 except StopIteration:
@@ -122,7 +122,7 @@ class SiftedLoader:
                     meter.counts["steps"] += 1
                     sifter.handed = batches.batch_size(piece)
                     meter.counts["samples_trained"] += sifter.handed
-                    with self._hooked(), meter.time("between", sifter.device):
+                    with self._step():
                         yield piece
                 done_pieces = 0
                 index += 1
@@ -130,11 +130,6 @@ class SiftedLoader:
                 sifter.position = None
         finally:
             self._length = None
-
-    def _sifts(self) -> bool:
-        """Whether a candidate batch fetched now would be sifted."""
-        sifter = self.sifter
-        return sifter.schedule.sifts(step=sifter.step, batch=sifter.batches_met)
 
     def _pieces(self, candidates: Any, done: int) -> Iterator[tuple[int, Any]]:
         """What is trained of one candidate batch, with the place to resume at: 0 after the last."""
@@ -169,14 +164,20 @@ class SiftedLoader:
             )
         sifter.check(candidates)
 
-    @contextmanager
-    def _hooked(self) -> Iterator[None]:
-        """Listen to the model's forward while the user's step runs."""
-        handle = self.sifter.model.register_forward_hook(Listener(self.sifter))
-        try:
+    def _step(self) -> AbstractContextManager[None]:
+        """What is open while the user's step runs: here, from one batch to the next."""
+        return listening(self.sifter, self.sifter.model)
+
+
+@contextmanager
+def listening(sifter: Sifter, model: nn.Module) -> Iterator[None]:
+    """Time the user's step, and listen to the model's forward in it."""
+    handle = model.register_forward_hook(Listener(sifter))
+    try:
+        with sifter.meter.time("between", sifter.device):
             yield
-        finally:
-            handle.remove()
+    finally:
+        handle.remove()
 
 
 class Listener:
@@ -231,23 +232,21 @@ def _order(
         if name in skip:
             generator.set_state(skip[name].cpu())
     source = iter(loader)
-    for passed in range(int(skip["batches"])):
-        if next(source, source) is source:
+    # A batch left half-trained is fetched again just as it was the first time. So is the last
+    # one used, and for a loader that looks ahead by a batch (Accelerate's), the one before.
+    last = int(skip["batches"]) - (not skip["pieces"])
+    replayed = {last - 1: skip.get("before"), last: skip["fetch"]}
+    for passed in range(last + 1):
+        if passed and replayed.get(passed) is not None:
+            replayed[passed].restore()
+        candidates = next(source, source)
+        if candidates is source:
             raise ValueError(
-                f"cannot resume: the loader ended after {passed} batches, but {skip['batches']} had been "
+                f"cannot resume: the loader ended after {passed} batches, but {last + 1} had been "
                 "used; give the loader that the state was saved with"
             )
     if skip["pieces"]:
-        # a batch left half-trained is fetched again just as it was the first time
-        if skip["batches"]:
-            skip["fetch"].restore()
-        again = next(source, source)
-        if again is source:
-            raise ValueError(
-                f"cannot resume: the loader ended after {skip['batches']} batches, in the middle of what "
-                "had been used; give the loader that the state was saved with"
-            )
-        source = itertools.chain([again], source)
+        source = itertools.chain([candidates], source)
     here.restore()
     return source, {name: skip[name] for name in skip if name not in ("batches", "pieces")}
 

@@ -454,7 +454,7 @@ def _plain(position: Mapping[str, Any]) -> dict[str, Any]:
 
 def _from_plain(position: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: Streams.from_plain(value) if name in ("start", "fetch") else value
+        name: Streams.from_plain(value) if isinstance(value, Mapping) else value
         for name, value in position.items()
     }
 

@@ -1,0 +1,199 @@
+"""Sifting under Lightning's `Trainer`: a callback, and the loader that belongs to it.
+
+What the callback does, and where:
+
+setup                          checks, and divides the candidates among processes: Lightning puts
+                               its distributed sampler only into loaders that it knows
+on_train_batch_start, _end     times the step and listens to the model's forward; logs figures
+on_save_checkpoint, on_load_   the sifter's state and the random streams, in the checkpoint
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.trainer.states import RunningStage
+from torch.utils.data import DataLoader
+
+from sifting.integrations.counts import loggable
+from sifting.loader import SiftedLoader, listening
+from sifting.sifter import Sifter
+from sifting.streams import Streams
+
+KEY = "sifter"  # in Lightning's checkpoints
+
+
+class SiftCallback(pl.Callback):
+    """Trains a LightningModule only on the samples worth a backward pass.
+
+    sifting = SiftCallback(Sifter(module.model, exit=1, score="loss", keep=0.5))
+    trainer = Trainer(callbacks=[sifting])
+    trainer.fit(module, sifting.loader(loader))    # the loader yields twice the batch you train on
+
+    Args:
+        sifter: of the model that the LightningModule trains.
+    """
+
+    def __init__(self, sifter: Sifter) -> None:
+        self.sifter = sifter
+        self.trainer: Any = None
+        self.done = 0  # batches of this epoch that were handed out
+        self.before = 0  # of those, how many before the run was resumed
+        self.saved: Mapping[str, Any] | None = None  # from a checkpoint, until the first batch
+        self._loader: LightningLoader | None = None
+        self._open = ExitStack()
+
+    def loader(self, loader: Iterable[Any]) -> LightningLoader:
+        """The batches to train on, for `Trainer.fit` or `train_dataloader`."""
+        if isinstance(loader, SiftedLoader):
+            raise TypeError("the loader is sifted already: pass the loader of candidates")
+        try:
+            len(loader)  # type: ignore[arg-type]
+        except TypeError:
+            raise ValueError(
+                f"a {type(loader).__name__} without a length: Lightning would fetch, and so score, each "
+                "batch before the update that precedes it. Give the dataset a __len__"
+            ) from None
+        self._loader = LightningLoader(self, loader)
+        if self.trainer is not None:  # asked for by Lightning, from `train_dataloader`
+            self._loader.divide(self.trainer)
+        return self._loader
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Check what can be known before the first batch."""
+        if stage != "fit":
+            return
+        schedule, often = self.sifter.schedule, trainer.reload_dataloaders_every_n_epochs
+        varies = schedule.warmup_steps or schedule.every > 1 or schedule.stop_step is not None
+        if varies and often != 1 and trainer.max_epochs != 1:
+            raise ValueError(
+                f"warmup_steps={schedule.warmup_steps}, every={schedule.every}, "
+                f"stop_step={schedule.stop_step} make epochs of differing lengths, and Lightning takes "
+                f"them all to be like the first (reload_dataloaders_every_n_epochs={often}): pass "
+                "reload_dataloaders_every_n_epochs=1 to the Trainer"
+            )
+        own = {id(p) for p in pl_module.parameters()}
+        if not any(id(p) in own for p in self.sifter.model.parameters()):
+            raise ValueError(
+                f"the sifter's model ({type(self.sifter.model).__name__}) is no part of the "
+                f"{type(pl_module).__name__} that is trained: make the Sifter from the module's own model"
+            )
+        self.trainer = trainer
+        if self._loader is not None:
+            self._loader.divide(trainer)
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Let go of the model's forward and the trainer."""
+        self._open.close()
+        self.trainer = None
+
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A step begins."""
+        self._open.enter_context(listening(self.sifter, self.sifter.model))
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A step is done."""
+        self._open.close()
+        if trainer.loggers and trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
+            pl_module.log_dict({k: float(v) for k, v in loggable(self.sifter.stats()).items()})
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """The next epoch has its own length."""
+        self.before = 0
+        if self._loader is not None:
+            self._loader.end_epoch()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Let go of the model's forward."""
+        self._open.close()
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """Put the sifter's state into the checkpoint."""
+        over = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
+        state = self.sifter.state_dict()
+        device = self.sifter.device
+        checkpoint[KEY] = {
+            "sifter": {**state, "position": None} if over else state,
+            "done": 0 if over else self.done,
+            "streams": Streams.now().to_plain(),
+            "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
+        }
+
+    def on_load_checkpoint(
+        self, trainer: Any, pl_module: Any, checkpoint: Mapping[str, Any]
+    ) -> None:
+        """Continue from the state in a checkpoint."""
+        if KEY not in checkpoint:
+            raise ValueError(
+                "the checkpoint holds no sifter state, so the place in the data cannot be found: it was "
+                "saved without SiftCallback. Load its weights into the module instead"
+            )
+        self.saved = checkpoint[KEY]
+        self.before = int(self.saved["done"])
+        self.sifter.load_state_dict(self.saved["sifter"])
+
+
+class LightningLoader(SiftedLoader):
+    """Sifted batches, with the length of the whole epoch also where it is resumed."""
+
+    def __init__(self, callback: SiftCallback, loader: Iterable[Any]) -> None:
+        super().__init__(callback.sifter, loader)
+        self.callback = callback
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in ("sampler", "batch_sampler", "dataset", "batch_size") or (
+            "loader" not in self.__dict__
+        ):
+            raise AttributeError(name)
+        return getattr(self.loader, name)  # Lightning tells the samplers the epoch
+
+    def __len__(self) -> int:
+        return self.callback.before + super().__len__()
+
+    def __iter__(self) -> Iterator[Any]:
+        callback = self.callback
+        if callback.trainer is None:
+            raise RuntimeError(
+                "the SiftCallback that made this loader is not among the Trainer's callbacks: pass "
+                "Trainer(callbacks=[sifting])"
+            )
+        if callback.saved is None:
+            callback.before = 0
+        else:
+            Streams.from_plain(callback.saved["streams"]).restore()
+            if callback.saved["cuda"] is not None:
+                torch.cuda.set_rng_state(callback.saved["cuda"].cpu(), self.sifter.device)
+            callback.saved = None
+        callback.done = callback.before
+        for batch in super().__iter__():
+            callback.done += 1
+            yield batch
+
+    def end_epoch(self) -> None:
+        """Forget the length of the epoch that is over."""
+        self._length = None
+
+    def divide(self, trainer: Any) -> None:
+        """Give each process its own candidates, as Lightning would with a loader it knows."""
+        if trainer.world_size > 1 and isinstance(self.loader, DataLoader):
+            self.loader = trainer._data_connector._prepare_dataloader(
+                self.loader, shuffle=True, mode=RunningStage.TRAINING
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tells Lightning that the loader can be resumed; the callback keeps its state."""
+        return {"done": self.callback.done}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See `SiftCallback.on_load_checkpoint`."""
+
+    def _step(self) -> AbstractContextManager[None]:
+        return nullcontext()  # the callback knows when a step runs

@@ -1,0 +1,138 @@
+"""Plain loops under Accelerate: prepare everything, then sift the prepared loader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState, GradientState, PartialState
+from accelerate.utils import DataLoaderConfiguration
+from torch.utils.data import DataLoader
+
+from integrations.tiny import Texts, classifier
+from sifting import Sifter
+
+PAPER = {"exit": 1, "score": "loss", "keep": 0.5, "audit_every": 0}
+
+
+@pytest.fixture(autouse=True)
+def _leave_no_settings() -> Any:
+    yield
+    forget()
+
+
+def forget() -> None:
+    """Accelerate keeps its settings in singletons."""
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
+def prepared(dispatch: bool | None = None, **options: Any) -> tuple[Any, Any, Any, Any]:
+    forget()
+    config = DataLoaderConfiguration(dispatch_batches=dispatch)
+    accelerator = Accelerator(cpu=True, dataloader_config=config, **options)
+    model = classifier()
+    data = [{k: v for k, v in sample.items() if k != "unused"} for sample in Texts()]
+    torch.manual_seed(5)
+    loader = DataLoader(data, batch_size=16, shuffle=True)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    return accelerator, *accelerator.prepare(model, optimizer, loader)
+
+
+def train(
+    accelerator: Any, model: Any, optimizer: Any, batches: Any, stop: int | None = None
+) -> tuple[list[list[int]], list[float], int]:
+    seen, losses, updates = [], [], 0
+    model.train()
+    for batch in batches:
+        with accelerator.accumulate(model):
+            loss = model(**batch).loss
+            accelerator.backward(loss)
+            optimizer.step()
+            updates += accelerator.sync_gradients
+            optimizer.zero_grad()
+        seen.append(batch["input_ids"][:, 0].tolist())
+        losses.append(loss.item())
+        if len(seen) == stop:
+            break
+    return seen, losses, updates
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"dispatch": True},
+    {"gradient_accumulation_steps": 3},
+    {"mixed_precision": "bf16"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_keeping_all_is_the_plain_loop_bit_for_bit(options: dict[str, Any]) -> None:
+    accelerator, model, optimizer, loader = prepared(**options)
+    want = train(accelerator, model, optimizer, loader)
+    accelerator, model, optimizer, loader = prepared(**options)
+    sifter = Sifter(model, keep=1.0)
+    assert train(accelerator, model, optimizer, sifter(loader)) == want
+
+
+@pytest.mark.parametrize("options", OPTIONS[:3], ids=str)
+def test_choices_are_those_of_the_loop_without_accelerate(options: dict[str, Any]) -> None:
+    accelerator, model, optimizer, loader = prepared(**options)
+    sifter = Sifter(model, **PAPER, explore=0.25)
+    seen, losses, updates = train(accelerator, model, optimizer, sifter(loader))
+
+    model = classifier()
+    torch.manual_seed(5)
+    data = [{k: v for k, v in sample.items() if k != "unused"} for sample in Texts()]
+    plain = DataLoader(data, batch_size=16, shuffle=True)  # type: ignore[arg-type]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    sifter = Sifter(model, **PAPER, explore=0.25)
+    every = options.get("gradient_accumulation_steps", 1)
+    model.train()
+    want: list[list[int]] = []
+    for batch in sifter(plain):
+        want.append(batch["input_ids"][:, 0].tolist())
+        (model(**batch).loss / every).backward()
+        if len(want) % every == 0 or len(want) == len(plain):
+            optimizer.step()
+            optimizer.zero_grad()
+    assert seen == want
+    assert len(losses) == 4
+    assert updates == -(-4 // every)
+
+
+def test_bf16_scores_under_the_autocast_of_training() -> None:
+    accelerator, model, optimizer, loader = prepared(mixed_precision="bf16")
+    kinds: set[torch.dtype] = set()
+    model.classifier.register_forward_hook(lambda m, a, out: kinds.add(out.dtype))
+    train(accelerator, model, optimizer, Sifter(model, **PAPER)(loader))
+    assert kinds == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("sift", [{"explore": 0.25}, {"exit": "tuned", "score": "entropy"}])
+def test_save_state_and_load_state_resume_in_the_middle_of_an_epoch(
+    tmp_path: Path, sift: dict[str, Any]
+) -> None:
+    accelerator, model, optimizer, loader = prepared()
+    sifter = Sifter(model, **{**PAPER, **sift})
+    accelerator.register_for_checkpointing(sifter)
+    train(accelerator, model, optimizer, sifter(loader), stop=2)
+    accelerator.save_state(str(tmp_path))
+    # go on to know what was to come: iterating anew would start an epoch, so from the same state
+    results = []
+    for _ in range(2):
+        accelerator, model, optimizer, loader = prepared()
+        sifter = Sifter(model, **{**PAPER, **sift})
+        accelerator.register_for_checkpointing(sifter)
+        accelerator.load_state(str(tmp_path))
+        results.append(train(accelerator, model, optimizer, sifter(loader)))
+    assert results[0] == results[1]
+    assert len(results[0][0]) == 2
+
+    accelerator, model, optimizer, loader = prepared()
+    whole = train(accelerator, model, optimizer, Sifter(model, **{**PAPER, **sift})(loader))
+    assert results[0][0] == whole[0][2:]
+    assert results[0][1] == whole[1][2:]

@@ -1,0 +1,215 @@
+"""Lightning's Trainer, with real runs of a tiny model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+import torch.nn.functional as F
+from conftest import Net
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from sifting import Sifter
+from sifting.integrations.lightning import SiftCallback
+
+PAPER = {"exit": 1, "score": "loss", "keep": 0.5, "audit_every": 0}
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::lightning.pytorch.utilities.warnings.PossibleUserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`:UserWarning"),
+]
+
+
+def data(samples: int = 64) -> TensorDataset:
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(samples, 8, generator=generator)
+    x[:, 0] = torch.arange(samples) / samples
+    return TensorDataset(x, torch.randint(0, 5, (samples,), generator=generator))
+
+
+class Module(pl.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.model = Net()
+        self.seen: list[list[int]] = []
+        self.losses: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        x, y = batch
+        self.seen.append((x[:, 0] * 64).round().int().tolist())
+        loss = F.cross_entropy(self.model(x), y)
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit(
+    folder: Path,
+    *,
+    sift: dict[str, Any] | None = None,
+    size: int = 16,
+    resume: Path | None = None,
+    save: bool = False,
+    **options: Any,
+) -> Any:
+    module = Module()
+    loader: Any = DataLoader(data(), batch_size=size, shuffle=True)
+    callbacks: list[Any] = []
+    sifting = None
+    if sift is not None:
+        sifting = SiftCallback(Sifter(module.model, **{**PAPER, **sift}))
+        callbacks.append(sifting)
+        loader = sifting.loader(loader)
+    if save:
+        callbacks.append(ModelCheckpoint(folder, "{step}", every_n_train_steps=1, save_top_k=-1))
+    trainer = pl.Trainer(
+        **{
+            "accelerator": "cpu",
+            "max_epochs": 2,
+            "callbacks": callbacks,
+            "logger": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "enable_checkpointing": save,
+            "default_root_dir": folder,
+            **options,
+        }
+    )
+    torch.manual_seed(5)
+    trainer.fit(module, loader, ckpt_path=resume)
+    return module, trainer, sifting
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"accumulate_grad_batches": 3}, {"limit_train_batches": 2}, {"precision": "bf16-mixed"}],
+)
+def test_keeping_all_is_plain_lightning_bit_for_bit(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    plain, trainer, _ = fit(tmp_path, **options)
+    sifted, other, _ = fit(tmp_path, sift={"keep": 1.0}, **options)
+    assert sifted.losses == plain.losses
+    assert sifted.seen == plain.seen
+    assert other.global_step == trainer.global_step
+    for a, b in zip(plain.parameters(), sifted.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("sift", "options"),
+    [
+        ({}, {}),
+        ({"policy": "percentile", "seed": 4}, {}),
+        ({"exit": "tuned", "score": "entropy"}, {}),
+        ({"warmup_steps": 5}, {"reload_dataloaders_every_n_epochs": 1}),
+        ({"stop_step": 2}, {"reload_dataloaders_every_n_epochs": 1}),
+    ],
+)
+def test_a_seed_gives_the_choices_of_the_plain_loop(
+    tmp_path: Path, sift: dict[str, Any], options: dict[str, Any]
+) -> None:
+    module, trainer, _ = fit(tmp_path, sift=sift, **options)
+    reference = Module()
+    torch.manual_seed(5)
+    loader = DataLoader(data(), batch_size=16, shuffle=True)
+    optimizer = reference.configure_optimizers()
+    sifter = Sifter(reference.model, **{**PAPER, **sift})
+    for _ in range(2):
+        for batch in sifter(loader):
+            reference.training_step(batch, 0).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert module.seen == reference.seen
+    assert module.losses == reference.losses
+    assert trainer.global_step == len(reference.seen)
+
+
+def test_limits_and_accumulation_count_trained_batches(tmp_path: Path) -> None:
+    module, trainer, sifting = fit(
+        tmp_path, sift={}, limit_train_batches=3, accumulate_grad_batches=2
+    )
+    assert [len(ids) for ids in module.seen] == [8] * 6
+    assert trainer.global_step == 4  # the last batch of an epoch is stepped on its own
+    assert trainer.num_training_batches == 3
+    assert sifting.sifter.step == 6
+    assert not module.model._forward_hooks
+
+
+@pytest.mark.parametrize(
+    ("sift", "options"),
+    [
+        ({"policy": "percentile", "explore": 0.25}, {}),
+        ({"exit": "tuned", "score": "entropy"}, {"limit_train_batches": 3}),
+        ({"warmup_steps": 3}, {"reload_dataloaders_every_n_epochs": 1}),
+    ],
+)
+def test_a_run_resumes_identically(
+    tmp_path: Path, sift: dict[str, Any], options: dict[str, Any]
+) -> None:
+    whole, trainer, first = fit(tmp_path, sift=sift, save=True, **options)
+    for step in (1, 2, 3, 4, 6):
+        if step >= trainer.global_step:
+            continue
+        again, resumed, second = fit(
+            tmp_path, sift=sift, resume=tmp_path / f"step={step}.ckpt", **options
+        )
+        assert again.seen == whole.seen[step:], step
+        assert again.losses == whole.losses[step:], step
+        assert resumed.global_step == trainer.global_step
+        assert second.sifter.meter.counts == first.sifter.meter.counts
+
+
+@pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
+def test_figures_go_to_the_logger(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    fit(
+        tmp_path,
+        sift={"audit_every": 1, "score": "entropy"},
+        logger=logger,
+        log_every_n_steps=2,
+    )
+    header, *rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
+    assert {"sift_rho_approx", "sift_recall", "sift_scoring_share"} <= set(header.split(","))
+    assert len(rows) == 4
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield from data()
+
+
+def test_misuse_is_told(tmp_path: Path) -> None:
+    module = Module()
+    sifting = SiftCallback(Sifter(module.model, **PAPER))
+    with pytest.raises(ValueError, match=r"without a length.*Give the dataset a __len__"):
+        sifting.loader(DataLoader(Stream(), batch_size=8))
+    with pytest.raises(TypeError, match="sifted already"):
+        sifting.loader(sifting.loader(DataLoader(data(), batch_size=8)))
+    with pytest.raises(ValueError, match=r"warmup_steps=3.*reload_dataloaders_every_n_epochs=1"):
+        fit(tmp_path, sift={"warmup_steps": 3})
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    with pytest.raises(RuntimeError, match=r"not among the Trainer's callbacks"):
+        pl.Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(
+            module, sifting.loader(DataLoader(data(), batch_size=8))
+        )
+    other = SiftCallback(Sifter(Net(), **PAPER))
+    with pytest.raises(ValueError, match="is no part of the Module"):
+        pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[other], **quiet).fit(
+            module, other.loader(DataLoader(data(), batch_size=8))
+        )
+
+
+def test_a_checkpoint_without_a_sifter_is_refused(tmp_path: Path) -> None:
+    fit(tmp_path, save=True)
+    with pytest.raises(ValueError, match=r"holds no sifter state.*Load its weights"):
+        fit(tmp_path, sift={}, resume=tmp_path / "step=2.ckpt")

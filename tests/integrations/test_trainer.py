@@ -1,0 +1,418 @@
+"""Hugging Face's Trainer, with real runs of a tiny model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch.utils.data import IterableDataset
+
+from integrations.tiny import SMALL, Texts, causal, classifier
+from sifting import Sifter
+from sifting.integrations.files import read_state
+from sifting.integrations.trainer import SiftMixin, SiftTrainer
+
+PAPER = {"exit": 1, "score": "loss", "keep": 0.5}
+
+
+class Watched(hf.Trainer):
+    """Remembers what each step trained, and its loss."""
+
+    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not hasattr(self, "seen"):
+            self.seen, self.losses, self.items = [], [], []
+        self.seen.append(inputs["input_ids"][:, 0].tolist())
+        loss = super().training_step(model, inputs, *args, **kwargs)
+        self.losses.append(loss.item())
+        self.items.append(None if len(args) == 0 or args[0] is None else int(args[0]))
+        return loss
+
+
+class Sifted(SiftMixin, Watched):
+    pass
+
+
+def arguments(folder: Path, **options: Any) -> hf.TrainingArguments:
+    return hf.TrainingArguments(
+        **{
+            "output_dir": str(folder),
+            "per_device_train_batch_size": 8,
+            "num_train_epochs": 2,
+            "learning_rate": 1e-3,
+            "use_cpu": True,
+            "report_to": "none",
+            "disable_tqdm": True,
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "dataloader_pin_memory": False,
+            **options,
+        }
+    )
+
+
+def run(
+    folder: Path,
+    kind: type[hf.Trainer] = Sifted,
+    *,
+    model: Any = None,
+    data: Any = None,
+    sift: Any = None,
+    resume: str | None = None,
+    extra: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    extra = dict(extra or {})
+    if issubclass(kind, SiftMixin):
+        extra["sift"] = {**PAPER, **(sift or {})}
+    trainer = kind(
+        model=classifier() if model is None else model,
+        args=arguments(folder, **options),
+        train_dataset=Texts() if data is None else data,
+        **extra,
+    )
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "accumulation": {"gradient_accumulation_steps": 3},
+    "smoothing": {"label_smoothing_factor": 0.1},
+    "grouped": {"train_sampling_strategy": "group_by_length"},
+    "workers": {"dataloader_num_workers": 1},
+    "bf16": {"bf16": True},
+    "checkpointing": {"gradient_checkpointing": True},
+    "max_steps": {"max_steps": 5},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_keeping_all_is_the_plain_trainer_bit_for_bit(tmp_path: Path, name: str) -> None:
+    plain = run(tmp_path, Watched, **OPTIONS[name])
+    sifted = run(tmp_path, sift={"keep": 1.0}, **OPTIONS[name])
+    assert sifted.losses == plain.losses
+    assert sifted.seen == plain.seen
+    for a, b in zip(plain.model.parameters(), sifted.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    want = [entry["loss"] for entry in plain.state.log_history if "loss" in entry]
+    assert [entry["loss"] for entry in sifted.state.log_history if "loss" in entry] == want
+    assert sifted.state.max_steps == plain.state.max_steps
+
+
+def plain_loop(folder: Path, sift: dict[str, Any], epochs: int = 2) -> list[list[int]]:
+    """The same data order and optimizer, in a loop of one's own."""
+    trainer = Watched(
+        model=classifier(),
+        args=arguments(folder, per_device_train_batch_size=16),
+        train_dataset=Texts(),
+    )
+    model, loader = trainer.model, trainer.get_train_dataloader()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    sifter, seen = Sifter(model, **{**PAPER, **sift}), []
+    for epoch in range(epochs):
+        loader.set_epoch(epoch)
+        for batch in sifter(loader):
+            seen.append(batch["input_ids"][:, 0].tolist())
+            model.train()
+            model(**batch).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return seen
+
+
+@pytest.mark.parametrize(
+    "sift",
+    [
+        {},
+        {"policy": "percentile", "seed": 3},
+        {"exit": "tuned", "score": "entropy"},
+        {"warmup_steps": 5},
+        {"every": 2, "stop_step": 7},
+    ],
+)
+def test_a_seed_gives_the_choices_of_the_plain_loop(tmp_path: Path, sift: dict[str, Any]) -> None:
+    want = plain_loop(tmp_path, sift)
+    model = classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    trainer = run(
+        tmp_path,
+        model=model,
+        sift=sift,
+        extra={"optimizers": (optimizer, None)},
+        lr_scheduler_type="constant",
+        max_grad_norm=0.0,
+    )
+    assert trainer.seen == want
+    assert trainer.state.global_step == trainer.state.max_steps == len(want)
+
+
+def test_the_batch_size_is_what_is_trained_and_every_count_follows(tmp_path: Path) -> None:
+    trainer = run(
+        tmp_path,
+        data=Texts(72),
+        include_num_input_tokens_seen="all",
+        lr_scheduler_type="linear",
+        sift={"audit_every": 1, "score": "entropy"},
+    )
+    sizes = [len(ids) for ids in trainer.seen]
+    assert sizes == [8, 8, 8, 8, 4] * 2
+    assert trainer.state.global_step == trainer.state.max_steps == 10
+    assert trainer.state.epoch == 2
+    assert trainer.state.train_batch_size == 8
+    assert trainer.args.per_device_train_batch_size == 8
+    assert trainer.state.num_input_tokens_seen == sum(sizes) * 6
+    steps = [entry for entry in trainer.state.log_history if "loss" in entry]
+    assert [round(entry["epoch"], 3) for entry in steps[:5]] == [0.2, 0.4, 0.6, 0.8, 1.0]
+    assert steps[-1]["learning_rate"] == pytest.approx(1e-3 / 10)
+    assert steps[-1]["sift_samples_trained"] == 72
+    assert steps[-1]["sift_candidates_seen"] == 144
+    assert {"sift_rho_approx", "sift_recall", "sift_scoring_share"} <= steps[-1].keys()
+    last = trainer.state.log_history[-1]
+    assert last["train_samples_per_second"] * last["train_runtime"] == pytest.approx(72, rel=0.01)
+
+
+@pytest.mark.parametrize("accumulation", [1, 2, 3])
+def test_epochs_that_differ_in_length_are_counted_right(tmp_path: Path, accumulation: int) -> None:
+    trainer = run(
+        tmp_path,
+        data=Texts(80),
+        sift={"warmup_steps": 5},
+        gradient_accumulation_steps=accumulation,
+    )
+    # 5 batches of candidates: 3 of them trained whole make 6 steps, then 2; then 5
+    per_epoch = [8, 5]
+    updates = [-(-steps // accumulation) for steps in per_epoch]
+    assert len(trainer.seen) == sum(per_epoch)
+    assert trainer.state.global_step == trainer.state.max_steps == sum(updates)
+    assert trainer.state.epoch == 2
+    assert trainer.sifter.stats().candidates_seen == 160
+    ends = [e["epoch"] for e in trainer.state.log_history if "loss" in e]
+    assert ends[updates[0] - 1] == 1.0
+
+
+def test_max_steps_end_the_run_in_the_right_epoch(tmp_path: Path) -> None:
+    trainer = run(tmp_path, data=Texts(80), sift={"warmup_steps": 5}, max_steps=15)
+    assert trainer.state.global_step == 15
+    assert trainer.state.epoch == pytest.approx(2 + 2 / 5)
+    part = run(tmp_path, data=Texts(80), num_train_epochs=1.5)
+    assert part.state.global_step == 8
+
+
+def test_accumulation_normalises_by_the_kept_items(tmp_path: Path) -> None:
+    ids = Texts(64, labels="tokens")
+    trainer = run(
+        tmp_path, model=causal(), data=ids, gradient_accumulation_steps=2, num_train_epochs=1
+    )
+    # next-token labels: older releases of transformers count the first position too
+    assert set(trainer.items) <= {2 * 8 * 5, 2 * 8 * 6}
+    model = causal()
+    reference = Sifter(model, **PAPER)
+    first = [
+        {key: torch.stack([ids[i][key] for i in rows]) for key in ("input_ids", "labels")}
+        for rows in (sorted(trainer.seen[0]), sorted(trainer.seen[1]))
+    ]
+    assert reference.score(first[0]).shape == (8,)
+    want = sum(
+        torch.nn.functional.cross_entropy(
+            model(b["input_ids"]).logits[:, :-1].flatten(0, 1),
+            b["labels"][:, 1:].flatten(),
+            reduction="sum",
+        )
+        for b in first
+    )
+    assert sum(trainer.losses[:2]) == pytest.approx(want.item() / trainer.items[0], rel=1e-4)
+
+
+def test_each_micro_batch_is_observed_with_its_own_selection(tmp_path: Path) -> None:
+    trainer = run(tmp_path, sift={"explore": 0.5}, gradient_accumulation_steps=2)
+    assert trainer.sifter.meter.observed == len(trainer.seen) == 8
+    assert trainer.sifter.stats().rho_explored is not None
+
+
+def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    stats = torch._dynamo.utils.counters["stats"]
+    before, graphs = stats["unique_graphs"], []
+
+    class Counted(Sifted):
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            loss = super().training_step(*args, **kwargs)
+            graphs.append(stats["unique_graphs"] - before)
+            return loss
+
+    run(
+        tmp_path, Counted, sift={"explore": 0.25}, torch_compile=True, torch_compile_backend="eager"
+    )
+    assert graphs[0] >= 1
+    assert set(graphs) == {graphs[0]}
+    torch._dynamo.reset()
+
+
+RESUMED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "random picks": ({"policy": "percentile", "explore": 0.25}, {}),
+    "tuned": ({"exit": "tuned", "score": "entropy"}, {}),
+    "warm-up": ({"warmup_steps": 5}, {"gradient_accumulation_steps": 2}),
+    "grouped": ({}, {"train_sampling_strategy": "group_by_length"}),
+    "workers": ({}, {"dataloader_num_workers": 1}),
+}
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_run_resumes_identically(tmp_path: Path, name: str) -> None:
+    sift, options = RESUMED[name]
+    options = {"save_strategy": "steps", "save_steps": 1, **options}
+    whole = run(tmp_path, sift=sift, **options)
+    # updates and the batches trained until then: mid-epoch, at its end, in the next; warm-up makes
+    # the first epoch 7 batches long, so that its last update has a single one
+    places = {3: 3, 4: 4, 6: 6} if name != "warm-up" else {1: 2, 3: 6, 4: 7, 5: 9}
+    for step, done in places.items():
+        checkpoint = str(tmp_path / f"checkpoint-{step}")
+        again = run(tmp_path, sift=sift, resume=checkpoint, **{**options, "save_strategy": "no"})
+        assert again.seen == whole.seen[done:]
+        assert again.losses == whole.losses[done:]
+        assert again.state.global_step == whole.state.global_step
+        assert again.state.epoch == whole.state.epoch
+        assert again.sifter.meter.counts == whole.sifter.meter.counts
+        for a, b in zip(whole.model.parameters(), again.model.parameters(), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_random_masking_in_the_collator_resumes_identically_too(tmp_path: Path) -> None:
+    def masked(samples: list[Any]) -> dict[str, torch.Tensor]:
+        ids = torch.stack([sample["input_ids"] for sample in samples])
+        chosen = torch.rand(ids.shape) < 0.5
+        chosen[:, 1] = True
+        labels = torch.where(chosen, ids, -100)
+        return {"input_ids": torch.where(chosen, 149, ids), "labels": labels}
+
+    def once(resume: str | None = None) -> Any:
+        torch.manual_seed(1)
+        model = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
+        return run(
+            tmp_path,
+            model=model,
+            resume=resume,
+            extra={"data_collator": masked},
+            save_strategy="steps",
+            save_steps=1,
+            remove_unused_columns=False,
+        )
+
+    whole = once()
+    for step in (2, 4, 6):
+        again = once(str(tmp_path / f"checkpoint-{step}"))
+        assert again.losses == whole.losses[step:]
+
+
+def test_the_checkpoint_holds_the_sifter_and_reading_it_runs_no_code(tmp_path: Path) -> None:
+    trainer = run(tmp_path, save_strategy="steps", save_steps=3)
+    folder = tmp_path / "checkpoint-3"
+    state = read_state(folder / "sifter.pt")
+    assert state["meter"]["counts"]["steps"] == 3
+    assert not [p.name for p in folder.iterdir() if p.name.startswith(".")]
+    assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 3
+    (folder / "sifter.pt").unlink()
+    with pytest.raises(ValueError, match=r"holds no sifter\.pt.*ignore_data_skip=True"):
+        run(tmp_path, resume=str(folder))
+    trainer = run(tmp_path, resume=str(folder), ignore_data_skip=True)
+    assert trainer.state.global_step == 8
+
+
+def test_evaluation_and_a_loss_of_ones_own_in_training(tmp_path: Path) -> None:
+    def loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+        return torch.nn.functional.cross_entropy(outputs.logits, labels, label_smoothing=0.2)
+
+    options = {"eval_strategy": "steps", "eval_steps": 2}
+    extra = {"eval_dataset": Texts(16), "compute_loss_func": loss}
+    plain = run(tmp_path, Watched, extra=extra, **options)
+    whole = run(tmp_path, extra=extra, sift={"keep": 1.0}, **options)
+    assert whole.losses == plain.losses
+    half = run(tmp_path, extra=extra, **options)
+    assert {len(ids) for ids in half.seen} == {8}
+    evals = [e for e in half.state.log_history if "eval_loss" in e]
+    assert len(evals) == 4
+    assert not any(key.startswith("sift_") for key in evals[0])
+    assert half.sifter.step == len(half.seen)
+
+
+def test_model_init_makes_the_sifter_anew(tmp_path: Path) -> None:
+    trainer = SiftTrainer(
+        model_init=lambda: classifier(), args=arguments(tmp_path), train_dataset=Texts(), sift=PAPER
+    )
+    trainer.train()
+    assert trainer.sifter.model is trainer.model
+    assert trainer.sifter.step == 8
+
+
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield from (Texts()[i] for i in range(64))
+
+
+def test_a_stream_needs_max_steps_and_resumes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="max_steps has to be specified"):
+        run(tmp_path, data=Stream())
+    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "logging_steps": 6}
+    whole = run(tmp_path, data=Stream(), **options)
+    assert whole.state.global_step == len(whole.seen) == 6
+    assert {len(ids) for ids in whole.seen} == {8}
+    again = run(tmp_path, data=Stream(), resume=str(tmp_path / "checkpoint-2"), **options)
+    assert again.losses == whole.losses[2:]
+
+
+@pytest.mark.parametrize(
+    ("options", "sift", "message"),
+    [
+        (
+            {"per_device_train_batch_size": 8},
+            {"keep": 0.3},
+            r"per_device_train_batch_size=8 .*keep=0\.3 .*26\.67.* to 6 or 9",
+        ),
+        ({}, {"keep": lambda step: 0.5}, "keep=.* is a function of the step"),
+        ({}, {"policy": "proportional"}, "'proportional' needs its weights"),
+        ({"auto_find_batch_size": True}, {}, "auto_find_batch_size=True .*find the batch size"),
+        (
+            {"dataloader_drop_last": True, "per_device_train_batch_size": 10},
+            {},
+            "drop 4 of 64 samples .* 20 at a time: set it to False, or pass 60",
+        ),
+        (
+            {"train_sampling_strategy": "batch_rebalance"},
+            {},
+            "'batch_rebalance' .*'group_by_length'",
+        ),
+    ],
+)
+def test_misuse_is_told_at_construction(
+    tmp_path: Path, options: dict[str, Any], sift: dict[str, Any], message: str
+) -> None:
+    if "train_sampling_strategy" in options and not hasattr(
+        hf.trainer_pt_utils, "BatchRebalanceSampler"
+    ):
+        pytest.skip("this release of transformers has no such sampler")
+    with pytest.raises(ValueError, match=message):
+        SiftTrainer(
+            model=classifier(),
+            args=arguments(tmp_path, **options),
+            train_dataset=Texts(),
+            sift={**PAPER, **sift},
+        )
+
+
+def test_dropping_nothing_is_no_misuse(tmp_path: Path) -> None:
+    assert run(tmp_path, dataloader_drop_last=True).state.global_step == 8
+
+
+def test_a_sifter_of_another_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="a Sifter of another model"):
+        SiftTrainer(
+            model=classifier(),
+            args=arguments(tmp_path),
+            train_dataset=Texts(),
+            sift=Sifter(classifier(), **PAPER),
+        )
