@@ -22,6 +22,7 @@ ORDER = [
     "schedules",
     "cost",
     "streams",
+    "ranks",
     "quiet",
     "calls",
     "stack",

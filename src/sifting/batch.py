@@ -54,7 +54,7 @@ def take(batch: T, indices_K: Tensor, *, size: int | None = None) -> T:
         size: the batch's size, where the caller knows it already.
     """
     size = batch_size(batch) if size is None else size
-    return _replace(batch, size, lambda column: _pick(column, indices_K))  # type: ignore[no-any-return]
+    return _replace(batch, size, lambda column: pick(column, indices_K))  # type: ignore[no-any-return]
 
 
 def columns(batch: Any, size: int) -> list[Any]:
@@ -178,7 +178,7 @@ def _has_entries(node: Sequence[Any], size: int) -> bool:
     return alike and not all(batched)
 
 
-def _pick(column: Any, indices_K: Tensor) -> Any:
+def pick(column: Any, indices_K: Tensor) -> Any:
     """Some samples of a per-sample member."""
     if isinstance(column, Tensor):
         if column.is_nested:

@@ -135,7 +135,7 @@ class SiftedLoader:
         if fresh:
             meter.counts["candidates_seen"] += size
             sifter.batches_met += step >= schedule.warmup_steps
-        if schedule.sifts(step=step, batch=met) and size > 1:
+        if schedule.sifts(step=step, batch=met) and (size > 1 or sifter.scope == "global"):
             yield 0, sifter.sift(candidates, size).batch
             return
         sifter.last = None
