@@ -39,6 +39,12 @@ def test_two_ranks_choose_as_one_process_does():
     assert done.stdout.count("passed check_") == 6
 
 
+def test_a_sharded_model_is_scored_as_a_whole_one_is():
+    done = torchrun("sharding.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("passed check_") == 6
+
+
 def test_choosing_together_needs_a_process_group():
     with pytest.raises(ValueError, match=r"no process group .*init_process_group\(\).*torchrun"):
         Sifter(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), exit=1, scope="global")

@@ -322,3 +322,11 @@ def sharded(model: nn.Module) -> bool:
             "block at a time by scoring: shard it with torch.distributed.fsdp.fully_shard (FSDP2)"
         )
     return any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
+
+
+def gathers_inside(module: nn.Module) -> bool:
+    """Whether a part of a module is sharded on its own, so that each call of it is a collective."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and any(
+        isinstance(part, fsdp.FSDPModule) for part in module.modules() if part is not module
+    )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,15 @@ from sifting.loader import SiftedLoader
 from sifting.meter import SPAN, Meter, Stats, reduced
 from sifting.objective import PerSampleLoss, Score
 from sifting.quiet import quiet
-from sifting.ranks import Ranks, Share, data_parallel, even_count, in_use, sharded
+from sifting.ranks import (
+    Ranks,
+    Share,
+    data_parallel,
+    even_count,
+    gathers_inside,
+    in_use,
+    sharded,
+)
 from sifting.schedules import Schedule
 from sifting.selection import Choice, Policy, Rule
 from sifting.tuned import TunedExit
@@ -450,6 +458,8 @@ class Sifter:
             if probe is None:
                 return None
             plan = Plan.resolve(self._call, self._inner, probe, self._loss_fn)
+            if self.sharded:
+                plan = in_step(plan)
             if self.rule.policy != "random":
                 plan.check_score(self.scored_by)
                 self.exit.prepare(plan, self._inner, probe)
@@ -533,6 +543,19 @@ def make_exit(exit: int | str | Exit) -> Exit:
     if isinstance(exit, Exit):
         return exit
     return TunedExit() if exit == "tuned" else BlockExit(exit)
+
+
+def in_step(plan: Plan) -> Plan:
+    """A plan that makes as many collectives on every rank of a sharded model, whatever its data."""
+    if not plan.explained and plan.loss_fn is None:
+        raise ValueError(
+            "the loss of this model would have to be taken from it one labelled sample at a time, and ranks "
+            "of a sharded model have to run it equally often: pass forward= that returns the logits, and "
+            "loss_fn="
+        )
+    # how often a head is called depends on how many positions have labels
+    heads = {name: head for name, head in plan.heads.items() if not gathers_inside(head.module)}
+    return replace(plan, heads=heads)
 
 
 def has_stack(exit: Exit) -> bool:

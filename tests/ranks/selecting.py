@@ -190,15 +190,13 @@ def check_reduced_stats() -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(
-        run(
-            [
-                check_global_choice_is_that_of_one_process,
-                check_samples_move_in_batches_of_any_kind,
-                check_keeping_all_is_plain_ddp,
-                check_mistakes_are_told_to_all_ranks,
-                check_tuned_exits_stay_the_same_on_all_ranks,
-                check_reduced_stats,
-            ]
-        )
+    run(
+        [
+            check_global_choice_is_that_of_one_process,
+            check_samples_move_in_batches_of_any_kind,
+            check_keeping_all_is_plain_ddp,
+            check_mistakes_are_told_to_all_ranks,
+            check_tuned_exits_stay_the_same_on_all_ranks,
+            check_reduced_stats,
+        ]
     )
