@@ -94,7 +94,8 @@ class SiftedLoader:
         first = skip is None and sifter.meter.counts["candidates_seen"] == 0
         index = int(skip["batches"]) if skip else 0
         done_pieces = int(skip["pieces"]) if skip else 0
-        position.update(batches=index, pieces=done_pieces)
+        samples = int(skip["samples"]) if skip else 0
+        position.update(batches=index, pieces=done_pieces, samples=samples)
         sifter.position = position
         meter = sifter.meter
         try:
@@ -113,6 +114,8 @@ class SiftedLoader:
                     first = False
                 for place, piece in self._pieces(candidates, done_pieces):
                     position.update(batches=index + (place == 0), pieces=place)
+                    if place == 0:
+                        position["samples"] += batches.batch_size(candidates)
                     meter.counts["steps"] += 1
                     sifter.handed = batches.batch_size(piece)
                     meter.counts["samples_trained"] += sifter.handed
@@ -135,6 +138,8 @@ class SiftedLoader:
         if fresh:
             meter.counts["candidates_seen"] += size
             sifter.batches_met += step >= schedule.warmup_steps
+            assert sifter.position is not None
+            sifter.position["counted"] = int(step >= schedule.warmup_steps)
         if schedule.sifts(step=step, batch=met) and (size > 1 or sifter.scope == "global"):
             yield 0, sifter.sift(candidates, size).batch
             return
@@ -217,19 +222,35 @@ def _order(
         if name in skip:
             generator.set_state(skip[name].cpu())
     source = iter(loader)
-    for passed in range(int(skip["batches"])):
-        if next(source, source) is source:
-            raise ValueError(
-                f"cannot resume: the loader ended after {passed} batches, but {skip['batches']} had been "
-                "used; give the loader that the state was saved with"
-            )
+    _pass_over(source, skip)
     if skip["pieces"]:
         # a batch left half-trained is fetched again just as it was the first time
         if skip["batches"]:
             set_streams(skip["fetch"])
         source = itertools.chain([next(source)], source)
     set_streams(here)
-    return source, {name: skip[name] for name in skip if name not in ("batches", "pieces")}
+    done = ("batches", "pieces", "samples", "candidates", "ranks")
+    return source, {name: skip[name] for name in skip if name not in done}
+
+
+def _pass_over(source: Iterator[Any], skip: dict[str, Any]) -> None:
+    """Leave out the batches that were used before."""
+    samples = 0
+    for passed in range(int(skip["batches"])):
+        used = next(source, source)
+        if used is source:
+            raise ValueError(
+                f"cannot resume: the loader ended after {passed} batches, but {skip['batches']} had been "
+                "used; give the loader that the state was saved with"
+            )
+        if "ranks" in skip:
+            samples += batches.batch_size(used)
+    if "ranks" in skip and samples != skip["samples"]:
+        raise ValueError(
+            f"cannot resume on {skip['ranks']} ranks: {skip['candidates']} candidates had been used in "
+            f"{skip['batches']} batches, and that many batches of this loader hold {samples} on this rank, "
+            f"not {skip['samples']}. Keep the number of candidates that all ranks together draw a step"
+        )
 
 
 def _generators(loader: Any) -> dict[str, torch.Generator]:
