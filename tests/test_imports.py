@@ -36,6 +36,7 @@ ORDER = [
     "additive",
     "loader",
     "sifter",
+    "distributed",
     "demo",
     "cli",
 ]
