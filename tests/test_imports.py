@@ -37,6 +37,7 @@ ORDER = [
     "loader",
     "sifter",
     "distributed",
+    "costs_cli",
     "demo",
     "cli",
 ]

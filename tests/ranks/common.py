@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -104,6 +105,7 @@ def run(checks: list[Callable[[], None]]) -> NoReturn:
     warnings.simplefilter("ignore", SiftingWarning)  # so few samples prove nothing
     join_group()
     for check in checks:
+        begin = time.monotonic()
         try:
             check()
             dist.barrier()
@@ -113,7 +115,7 @@ def run(checks: list[Callable[[], None]]) -> NoReturn:
             sys.stderr.flush()
             os._exit(1)
         if dist.get_rank() == 0:
-            print(f"passed {check.__name__}", flush=True)
+            print(f"passed {check.__name__} {time.monotonic() - begin:.1f} s", flush=True)
     leave()
 
 
