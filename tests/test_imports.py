@@ -22,6 +22,7 @@ ORDER = [
     "schedules",
     "cost",
     "streams",
+    "ranks",
     "quiet",
     "calls",
     "stack",
@@ -37,6 +38,8 @@ ORDER = [
     "sifter",
     "runs",
     "engine",
+    "distributed",
+    "costs_cli",
     "demo",
     "cli",
 ]

@@ -137,7 +137,7 @@ class Auditor:
 
 
 def explored_means(
-    losses_K: Tensor, explored_K: Tensor, *, explored: int, candidates: int
+    losses_K: Tensor, explored_K: Tensor, *, explored: int, candidates: int, kept: int | None = None
 ) -> Tensor:
     """Mean exact loss of the kept, and an unbiased estimate of the candidates', as one tensor.
 
@@ -149,11 +149,20 @@ def explored_means(
 
     The rule's picks count for themselves, the random ones for all that the rule left. Nothing is
     read back from the device. There must be random picks, and nothing may have been trimmed.
+
+    Args:
+        losses_K: exact losses of the kept, or of one rank's part of them.
+        explored_K: which of those were random picks.
+        explored: how many of all the kept were.
+        candidates: how many they were chosen from.
+        kept: how many were kept in all, where these are a part: the mean over all parts of what
+            this gives is then what the whole would have given.
     """
     losses_K = losses_K.detach().double()
-    ruled = len(losses_K) - explored
-    rest = (losses_K * explored_K).sum() / explored
-    ruled_sum = (losses_K * ~explored_K).sum()
+    kept = len(losses_K) if kept is None else kept
+    ruled, parts = kept - explored, kept / len(losses_K)
+    rest = parts * (losses_K * explored_K).sum() / explored
+    ruled_sum = parts * (losses_K * ~explored_K).sum()
     return torch.stack([losses_K.mean(), (ruled_sum + (candidates - ruled) * rest) / candidates])
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -53,7 +53,34 @@ def take(batch: T, indices_K: Tensor, *, size: int | None = None) -> T:
         indices_K: which samples, in the order wanted.
         size: the batch's size, where the caller knows it already.
     """
-    return _take(batch, indices_K, batch_size(batch) if size is None else size)  # type: ignore[no-any-return]
+    size = batch_size(batch) if size is None else size
+    return _replace(batch, size, lambda column: pick(column, indices_K))  # type: ignore[no-any-return]
+
+
+def columns(batch: Any, size: int) -> list[Any]:
+    """The members of a batch that go by sample, in the order of the tree.
+
+    >>> columns({"x": torch.zeros(2, 3), "names": ["a", "b"], "split": "train"}, 2)[1]
+    ['a', 'b']
+    """
+    found: list[Any] = []
+
+    def note(column: Any) -> Any:
+        found.append(column)
+        return column
+
+    _replace(batch, size, note)
+    return found
+
+
+def with_columns(batch: T, size: int, new: Iterable[Any]) -> T:
+    """The same batch with other per-sample members, in the order of `columns`.
+
+    >>> with_columns((torch.zeros(2), ["a", "b"]), 2, [torch.ones(1), ["c"]])
+    (tensor([1.]), ['c'])
+    """
+    source = iter(new)
+    return _replace(batch, size, lambda _: next(source))  # type: ignore[no-any-return]
 
 
 def split(batch: T, count: int) -> list[T]:
@@ -151,23 +178,27 @@ def _has_entries(node: Sequence[Any], size: int) -> bool:
     return alike and not all(batched)
 
 
-def _take(node: Any, indices_K: Tensor, size: int) -> Any:
-    if isinstance(node, Tensor):
-        if node.ndim == 0 or _leading(node) != size:
-            return node
-        if node.is_nested:
-            parts = node.unbind()
+def pick(column: Any, indices_K: Tensor) -> Any:
+    """Some samples of a per-sample member."""
+    if isinstance(column, Tensor):
+        if column.is_nested:
+            parts = column.unbind()
             chosen = [parts[i] for i in indices_K.tolist()]
-            return torch.nested.as_nested_tensor(chosen, layout=node.layout)
-        return node.index_select(0, indices_K.to(node.device))
+            return torch.nested.as_nested_tensor(chosen, layout=column.layout)
+        return column.index_select(0, indices_K.to(column.device))
+    if _is_array(column):
+        return column[indices_K.cpu().numpy()]
+    entries = [column[i] for i in indices_K.tolist()]
+    return entries if isinstance(column, list) else tuple(entries)
+
+
+def _replace(node: Any, size: int, change: Callable[[Any], Any]) -> Any:
+    """The tree with every per-sample member passed through `change`."""
     if _is_array(node):
-        return node[indices_K.cpu().numpy()] if node.ndim and node.shape[0] == size else node
+        return change(node) if node.ndim and _leading(node) == size else node
     if isinstance(node, list | tuple) and _has_entries(node, size):
-        entries = [node[i] for i in indices_K.tolist()]
-        return entries if isinstance(node, list) else tuple(entries)
-    return _rebuild(
-        node, lambda child: _take(child, indices_K, size), indices_K=indices_K, size=size
-    )
+        return change(node)
+    return _rebuild(node, lambda child: _replace(child, size, change), entries=change, size=size)
 
 
 def _map_tensors(node: Any, device: torch.device) -> Any:
@@ -176,10 +207,19 @@ def _map_tensors(node: Any, device: torch.device) -> Any:
     return _rebuild(node, lambda child: _map_tensors(child, device))
 
 
-def _rebuild(node: Any, change: Any, *, indices_K: Tensor | None = None, size: int = 0) -> Any:
-    """A container of the same type with every member passed through `change`."""
+def _rebuild(
+    node: Any,
+    change: Callable[[Any], Any],
+    *,
+    entries: Callable[[Any], Any] | None = None,
+    size: int = 0,
+) -> Any:
+    """A container of the same type with every member passed through `change`.
+
+    What a container holds beside its members, one entry a sample, goes through `entries`.
+    """
     if isinstance(node, Mapping):
-        return _rebuild_mapping(node, change, indices_K, size)
+        return _rebuild_mapping(node, change, entries, size)
     if _is_dataclass(node):
         clone = copy.copy(node)
         for field in dataclasses.fields(node):
@@ -194,7 +234,10 @@ def _rebuild(node: Any, change: Any, *, indices_K: Tensor | None = None, size: i
 
 
 def _rebuild_mapping(
-    node: Mapping[Any, Any], change: Any, indices_K: Tensor | None, size: int
+    node: Mapping[Any, Any],
+    change: Callable[[Any], Any],
+    entries: Callable[[Any], Any] | None,
+    size: int,
 ) -> Any:
     changed = {key: change(value) for key, value in node.items()}
     if type(node) is dict:
@@ -203,8 +246,8 @@ def _rebuild_mapping(
     if hasattr(clone, "data") and isinstance(clone.data, dict):  # UserDict, BatchEncoding
         clone.data = changed
         encodings = getattr(node, "_encodings", None)
-        if indices_K is not None and encodings is not None and len(encodings) == size:
-            clone._encodings = [encodings[i] for i in indices_K.tolist()]
+        if entries is not None and encodings is not None and len(encodings) == size:
+            clone._encodings = entries(encodings)
         return clone
     if isinstance(clone, MutableMapping):
         for key, value in changed.items():

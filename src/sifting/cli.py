@@ -11,6 +11,7 @@ from sifting._version import __version__
 
 # name -> (module whose `main(argv) -> int` does the job, one line for --help, extra it needs)
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "cost": ("sifting.costs_cli", "predict what scoring costs beside training", ""),
     "demo": (
         "sifting.demo",
         "train a small real task with and without sifting, and compare",

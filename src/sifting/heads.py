@@ -72,9 +72,9 @@ def find_head(
 ) -> Head | None:
     """The outermost module that gives the model's logits and works position by position.
 
-    Both are checked on the batch that `run` puts through the model. None where the module mixes
-    positions, or where what follows it is more than a cast, a scale or a cap: the head then runs
-    whole.
+    Both are checked on the batch that `run` puts through the model, inside its forward, where
+    sharded parameters are gathered. None where the module mixes positions, or where what follows
+    it is more than a cast, a scale or a cap: the head then runs whole.
 
     Args:
         model: the model, in eval mode, without gradients.
@@ -82,7 +82,7 @@ def find_head(
         name: the logits meant.
         shape: their shape; outputs of other shapes are let go at once.
     """
-    seen: list[tuple[str, nn.Module, Tensor, Tensor]] = []
+    seen: list[tuple[str, nn.Module, Tensor, int]] = []
 
     def noting(path: str) -> Callable[..., None]:
         def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -94,12 +94,17 @@ def find_head(
                 and args[0].is_floating_point()
                 and args[0].shape[:2] == output.shape[:2]
             ):
-                seen.append((path, module, args[0], output))
+                output_NC = _some(output).clone()
+                if _by_position(module, _some(args[0]), output_NC):
+                    seen.append((path, module, output_NC, output.data_ptr()))
 
         return note
 
     handles = [
-        module.register_forward_hook(noting(path)) for path, module in model.named_modules() if path
+        # before any other hook: one of those frees the parameters of a sharded module
+        module.register_forward_hook(noting(path), prepend=True)
+        for path, module in model.named_modules()
+        if path
     ]
     try:
         logits = run()[name]
@@ -109,12 +114,10 @@ def find_head(
     cap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
     wanted_NC = _some(logits)
     # the outermost module returns last
-    for path, module, inputs, output in reversed(seen):
-        output_NC = _some(output)
+    for path, module, output_NC, place in reversed(seen):
         finish = _finish(output_NC, wanted_NC, cap)
-        if finish is not None and _by_position(module, _some(inputs), output_NC):
-            bare = output.data_ptr() == logits.data_ptr()
-            return Head(path, module, shape[-1], finish, bare)
+        if finish is not None:
+            return Head(path, module, shape[-1], finish, bare=place == logits.data_ptr())
     return None
 
 

@@ -98,7 +98,8 @@ class SiftedLoader:
         first = skip is None and sifter.meter.counts["candidates_seen"] == 0
         index = int(skip["batches"]) if skip else 0
         done_pieces = int(skip["pieces"]) if skip else 0
-        position.update(batches=index, pieces=done_pieces)
+        samples = int(skip["samples"]) if skip else 0
+        position.update(batches=index, pieces=done_pieces, samples=samples)
         sifter.position = position
         meter = sifter.meter
         try:
@@ -116,9 +117,11 @@ class SiftedLoader:
                 if first:
                     self._check(candidates)
                     first = False
+                sifter.position = position  # that of the loader used last
                 for place, piece in self._pieces(candidates, done_pieces):
                     position.update(batches=index + (place == 0), pieces=place)
-                    sifter.position = position  # of the loader that was used last
+                    if place == 0:
+                        position["samples"] += batches.batch_size(candidates)
                     meter.counts["steps"] += 1
                     sifter.handed = batches.batch_size(piece)
                     meter.counts["samples_trained"] += sifter.handed
@@ -142,7 +145,9 @@ class SiftedLoader:
         if fresh:
             meter.counts["candidates_seen"] += size
             sifter.batches_met += step >= schedule.warmup_steps
-        if schedule.sifts(step=step, batch=met) and size > 1:
+            assert sifter.position is not None
+            sifter.position["counted"] = int(step >= schedule.warmup_steps)
+        if schedule.sifts(step=step, batch=met) and (size > 1 or sifter.scope == "global"):
             yield 0, sifter.sift(candidates, size).batch
             return
         sifter.last = None
@@ -236,6 +241,7 @@ def _order(
     # one used, and for a loader that looks ahead by a batch (Accelerate's), the one before.
     last = int(skip["batches"]) - (not skip["pieces"])
     replayed = {last - 1: skip.get("before"), last: skip["fetch"]}
+    samples = 0
     for passed in range(last + 1):
         if passed and replayed.get(passed) is not None:
             replayed[passed].restore()
@@ -245,10 +251,19 @@ def _order(
                 f"cannot resume: the loader ended after {passed} batches, but {last + 1} had been "
                 "used; give the loader that the state was saved with"
             )
+        if "ranks" in skip and passed < skip["batches"]:
+            samples += batches.batch_size(candidates)
+    if "ranks" in skip and samples != skip["samples"]:
+        raise ValueError(
+            f"cannot resume on {skip['ranks']} ranks: {skip['candidates']} candidates had been used in "
+            f"{skip['batches']} batches, and that many batches of this loader hold {samples} on this rank, "
+            f"not {skip['samples']}. Keep the number of candidates that all ranks together draw a step"
+        )
     if skip["pieces"]:
         source = itertools.chain([candidates], source)
     here.restore()
-    return source, {name: skip[name] for name in skip if name not in ("batches", "pieces")}
+    done = ("batches", "pieces", "samples", "candidates", "ranks")
+    return source, {name: skip[name] for name in skip if name not in done}
 
 
 def _warm(loader: Any) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -153,6 +153,32 @@ def _share(part: float, rest: float) -> float:
     return part / (part + rest) if part > 0 else 0.0
 
 
+def reduced(parts: Sequence[tuple[Stats, tuple[float, float] | None]]) -> Stats:
+    """One summary from those of all ranks.
+
+    Samples are added up; steps, selections and audits, which ranks make together, are those of
+    the rank that has made most; seconds and figures of quality are means over the ranks that
+    have them.
+
+    Args:
+        parts: each rank's summary, and the means that its `rho_explored` is the ratio of.
+    """
+    stats = [own for own, _ in parts]
+
+    def mean(name: str) -> float | None:
+        values = [own[name] for own in stats if own[name] is not None]
+        return sum(values) / len(values) if values else None
+
+    found: dict[str, Any] = {field.name: mean(field.name) for field in fields(Stats)}
+    for name in ("candidates_seen", "samples_trained"):
+        found[name] = sum(own[name] for own in stats)
+    for name in ("steps", "selections", "audits"):
+        found[name] = max(own[name] for own in stats)
+    sums = [sum(column) for column in zip(*(m for _, m in parts if m is not None), strict=True)]
+    found["rho_explored"] = sums[0] / sums[1] if sums and sums[1] > 0 else None
+    return Stats(**found)
+
+
 class Meter:
     """Counts, times and judges; all of it survives a `state_dict` round trip."""
 
@@ -216,10 +242,18 @@ class Meter:
             if rho is not None:
                 self.windows.append(rho)
 
-    def _rho_explored(self) -> float | None:
+    @property
+    def explored_means(self) -> tuple[float, float] | None:
+        """Running sums of the mean exact loss of the kept, and of the candidates."""
         if self.explored is None:
             return None
         kept, candidates = self.explored.tolist()
+        return kept, candidates
+
+    def _rho_explored(self) -> float | None:
+        if self.explored_means is None:
+            return None
+        kept, candidates = self.explored_means
         return kept / candidates if candidates > 0 else None
 
     def stats(self) -> Stats:

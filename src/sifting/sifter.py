@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from sifting import batch as batches
@@ -23,11 +24,20 @@ from sifting.audit import Auditor, explored_means, warn_user
 from sifting.calls import Call, Forward, GetLabels
 from sifting.exits import BlockExit, Exit, Plan, probe_rows, signature, unwrap
 from sifting.loader import SiftedLoader
-from sifting.meter import SPAN, Meter, Stats
+from sifting.meter import SPAN, Meter, Stats, reduced
 from sifting.objective import PerSampleLoss, Score
 from sifting.quiet import quiet
+from sifting.ranks import (
+    Ranks,
+    Share,
+    data_parallel,
+    even_count,
+    gathers_inside,
+    in_use,
+    sharded,
+)
 from sifting.schedules import Schedule
-from sifting.selection import Policy, Rule
+from sifting.selection import Choice, Policy, Rule
 from sifting.streams import Streams
 from sifting.tuned import TunedExit
 
@@ -47,6 +57,9 @@ class Selection:
         scores: the score of every candidate.
         batch: the kept samples, of the same type and with the same keys as the candidates.
         explored: which of the kept were random picks.
+
+    Where ranks choose together (scope="global"), candidates are those of all ranks, rank 0's
+    first; the kept are the part of them that this rank trains.
     """
 
     indices: Tensor
@@ -95,6 +108,11 @@ class Sifter:
             none. By default as many as make audits cost 1 % of training.
         audit_log: a file to which each audit's early and exact losses are appended, as JSON
             lines, for the estimators of `sifting.theory`.
+        scope: among which candidates to choose in a distributed run: those of this "rank", as in
+            the paper, or "global", those of all ranks together. Samples then move, so that every
+            rank trains as many.
+        group: process group of the ranks that train on different data; by default DDP's own, or
+            all ranks.
         seed: of the sifter's own random stream.
     """
 
@@ -120,6 +138,8 @@ class Sifter:
         nonfinite: Literal["raise", "drop"] = "raise",
         audit_every: int | None = None,
         audit_log: str | Path | None = None,
+        scope: Literal["rank", "global"] = "rank",
+        group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
         if not isinstance(model, nn.Module):
@@ -131,6 +151,8 @@ class Sifter:
             )
         if nonfinite not in ("raise", "drop"):
             raise ValueError(f"nonfinite={nonfinite!r}: choose 'raise' or 'drop'")
+        if scope not in ("rank", "global"):
+            raise ValueError(f"scope={scope!r}: choose 'rank' or 'global'")
         if score_batch_size is not None and score_batch_size < 1:
             raise ValueError(
                 f"score_batch_size={score_batch_size}: give at least 1, or None for all"
@@ -172,9 +194,56 @@ class Sifter:
         self._unplanned = 0  # batches in which nothing had a label
         self._exact = BlockExit("last")
         self._autocast = 0
-        self._explored = 0  # random picks in the last selection
+        # on every rank, though one writes: they have to run the model equally often
+        self._logs_early = audit_log is not None and policy != "random" and score != "loss"
+        self._explored = self._kept = 0  # random picks and kept of the last choice, of all ranks
         if policy != "random":
             self.exit.bind(self._inner, stack)
+        self.scope = scope
+        self.sharded = sharded(self._inner)
+        self._group = group
+        self.ranks = self._find_ranks()
+        if self.ranks is not None:
+            self._join_ranks(self.ranks, seed)
+
+    def _find_ranks(self) -> Ranks | None:
+        """The ranks that scoring has to stay in step with; None where it has to with none."""
+        wrapper = data_parallel(self.model)
+        if self._group is None and wrapper is not None:
+            self._group = wrapper.process_group
+        learns = isinstance(self.exit, TunedExit) and wrapper is not None
+        if self.scope == "global" or (in_use() and (self.sharded or learns)):
+            return Ranks(lambda: self.device, self._group)
+        return None
+
+    def _join_ranks(self, ranks: Ranks, seed: int) -> None:
+        scored = self.rule.policy != "random" and not isinstance(self.exit, BlockExit)
+        if self.sharded and scored and not has_stack(self.exit):
+            raise ValueError(
+                f"{self.exit!r} leaves the model's forward in the middle, which sharded parameters do not "
+                "survive (fully_shard gathers and frees them around it): choose exit=k, exit='last' or a "
+                "TunedExit at a block of the stack, or train with DDP"
+            )
+        if isinstance(self.exit, TunedExit):
+            self.exit.average = ranks.average
+        if self.scope != "global":
+            return
+        keep = self.schedule.keep
+        ranks.agree(
+            {
+                "seed": seed,
+                "keep": "a function" if callable(keep) else keep,
+                "score": "a function" if callable(self.scored_by) else self.scored_by,
+                "exit": repr(self.exit),
+                **asdict(self.rule),
+                "warmup_steps": self.schedule.warmup_steps,
+                "stop_step": self.schedule.stop_step,
+                "every": self.schedule.every,
+                "audit_every": self.auditor.every,
+            }
+        )
+        if ranks.rank > 0:  # all ranks judge the same choice: one of them tells
+            self.auditor.silent, self.auditor.log = True, None
 
     def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
         """Wrap a loader of candidates; iterating gives the batches to train on."""
@@ -236,30 +305,70 @@ class Sifter:
             rule = self.rule
             found = None if rule.policy == "random" else self._scored(batch, learn=True)
             if found is None:  # nothing to go by
-                scores_B, rule = torch.zeros(size, device=device), Rule("random")
+                scores_B, rule = torch.zeros(size, device=device), replace(rule, policy="random")
             else:
-                scores_B = self._finite(found)
-            count = self.schedule.count(step=self.step, size=size)
-            choice = rule(scores_B, count, self.generator)
-            kept = batch if count == size else batches.take(batch, choice.indices_K, size=size)
-        self.last = Selection(choice.indices_K, choice.weights_K, scores_B, kept, choice.explored_K)
-        self._explored = choice.explored
+                scores_B = found
+            choice = self._choose(batch, scores_B, rule)
         self.meter.counts["selections"] += 1
         if self.auditor.due(keep):
             with self.meter.time("auditing", device):
-                self._audit(batch, self.last)
+                self._audit(batch, choice)
+        assert self.last is not None
         return self.last
+
+    def _choose(self, batch: Any, scores_B: Tensor, rule: Rule) -> Choice:
+        """Choose among this rank's candidates or all ranks', and take what is trained here."""
+        sizes: tuple[int, ...] = (len(scores_B),)
+        together = self.ranks if self.scope == "global" else None
+        if together is not None:
+            scores_B, sizes = together.join(scores_B, batch, self.generator)
+        scores_B = self._finite(scores_B)
+        count = self.schedule.count(step=self.step, size=len(scores_B))
+        if together is not None:
+            count = even_count(count, sizes)
+        choice = rule(scores_B, count, self.generator)
+        mine, kept = slice(None), batch
+        if together is not None:
+            share = Share(together.rank, sizes, choice.indices_K)
+            mine = share.mine
+            if count < len(scores_B) or len(set(sizes)) > 1:
+                kept = together.exchange(batch, share)
+        elif count < len(scores_B):
+            kept = batches.take(batch, choice.indices_K, size=len(scores_B))
+        self.last = Selection(
+            choice.indices_K[mine], choice.weights_K[mine], scores_B, kept, choice.explored_K[mine]
+        )
+        self._explored, self._kept = choice.explored, count
+        return choice
 
     def check(self, batch: Any) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""
+        if self.ranks is not None and self.scope == "global" and not callable(self.schedule.keep):
+            sizes = [batches.batch_size(batch)] * self.ranks.world
+            count = self.schedule.count(step=0, size=sum(sizes))
+            if count != even_count(count, sizes):
+                raise ValueError(
+                    f"keep={self.schedule.keep} of {sizes[0]} candidates on each of {len(sizes)} ranks makes "
+                    f"{count}, which does not divide among them: choose a candidate batch whose kept part "
+                    "is a whole number on every rank"
+                )
         if self.rule.policy == "random":
             return
         with self._scoring_pass():
             self._planned(self._moved(batch))
 
-    def stats(self) -> Stats:
-        """What sifting cost, what it kept and how well it chose."""
-        return self.meter.stats()
+    def stats(self, *, reduce: bool = False) -> Stats:
+        """What sifting cost, what it kept and how well it chose.
+
+        Args:
+            reduce: over all ranks instead of on this one; `meter.reduced` says how. All ranks
+                must ask, or those that do wait in vain. The same as without in a plain run.
+        """
+        own = self.meter.stats()
+        if not reduce or not in_use():
+            return own
+        ranks = self.ranks or Ranks(lambda: self.device, self._group)
+        return reduced(ranks.gather((own, self.meter.explored_means)))
 
     def observe(self, losses: Tensor) -> None:
         """Report the exact losses of the samples selected last, as met in training.
@@ -276,10 +385,14 @@ class Sifter:
                 f"got a tensor of shape {tuple(losses.shape)}"
             )
         # where samples were trimmed, no random pick stands for them
-        if not 0 < self._explored < len(losses) or self.rule.trim > 0:
+        if not 0 < self._explored < self._kept or self.rule.trim > 0:
             return
         means = explored_means(
-            losses, selection.explored, explored=self._explored, candidates=len(selection.scores)
+            losses,
+            selection.explored,
+            explored=self._explored,
+            candidates=len(selection.scores),
+            kept=self._kept,
         )
         self.meter.observe(means)
         if self.meter.observed % SPAN == 0:
@@ -365,8 +478,8 @@ class Sifter:
         if kind in self._plans:
             self._plan = self._plans[kind]
             return self._plan
-        rows = probe_rows(self._call, batch)
-        if rows is None:
+        probe = self._probe(batch)
+        if probe is None:
             self._unplanned += 1
             if self._unplanned == UNPLANNED:
                 warn_user(
@@ -374,8 +487,9 @@ class Sifter:
                     f"look at {', '.join(name for name, *_ in kind)}, or pass labels="
                 )
             return None
-        probe = batches.take(batch, rows)
         plan = Plan.resolve(self._call, self._inner, probe, self._loss_fn)
+        if self.sharded:
+            plan = in_step(plan)
         if self.rule.policy != "random":
             plan.check_score(self.scored_by)
             self.exit.prepare(plan, self._inner, probe)
@@ -387,6 +501,20 @@ class Sifter:
             )
         self._plan = self._plans[kind] = plan
         return plan
+
+    def _probe(self, batch: Any) -> Any | None:
+        """Some samples with labels to find out with; the same on all ranks that stay in step.
+
+        What is tried with a sharded model takes as many forwards on every rank.
+        """
+        rows = probe_rows(self._call, batch)
+        probe = None if rows is None else batches.take(batch, rows)
+        if self.ranks is None:
+            return probe
+        if probe is not None:
+            probe = batches.to_device(probe, torch.device("cpu"))
+        probe = self.ranks.share_first(probe)
+        return None if probe is None else self._moved(probe)
 
     def _finite(self, scores_B: Tensor) -> Tensor:
         broken_B = ~scores_B.isfinite()
@@ -401,29 +529,34 @@ class Sifter:
             "at these samples and at the model's weights; nonfinite='drop' ranks such samples last"
         )
 
-    def _audit(self, batch: Any, selection: Selection) -> None:
+    def _audit(self, batch: Any, choice: Choice) -> None:
         moved = self._moved(batch)
         with self._scoring_pass():
             plan = self._planned(moved)
             if plan is None or any(part.labels is None for part in plan.parts):
                 return  # without labels there is no exact loss
-            pieces = self._pieces(moved)
-            found = [self._exact.examine(plan, self._inner, piece) for piece in pieces]
-            early_B = None
-            by_exit = self.rule.policy != "random" and self.scored_by != "loss"
-            if self.auditor.log is not None and by_exit:
-                early_B = torch.cat(
-                    [self.exit.score(plan, self._inner, piece, "loss", False) for piece in pieces]
-                )
-        wrong = [flags for _, flags in found if flags is not None]
+            found: list[Any] = [self._examine(plan, piece) for piece in self._pieces(moved)]
+        if self.ranks is not None and self.scope == "global":
+            here = [tuple(v if v is None else v.cpu() for v in piece) for piece in found]
+            found = [piece for pieces in self.ranks.gather(here) for piece in pieces]
+        wrong = [flags for _, flags, _ in found if flags is not None]
+        early = [losses for *_, losses in found if losses is not None]
+        assert self.last is not None
         self.auditor.judge(
             step=self.step,
-            scores_B=selection.scores,
-            exact_B=torch.cat([losses for losses, _ in found]).float(),
+            scores_B=self.last.scores,
+            exact_B=torch.cat([losses for losses, *_ in found]).float(),
             wrong_B=torch.cat(wrong) if wrong else None,
-            indices_K=selection.indices,
-            early_B=early_B,
+            indices_K=choice.indices_K.to(found[0][0].device),
+            early_B=torch.cat(early) if early else None,
         )
+
+    def _examine(self, plan: Plan, batch: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Exact losses, what is misclassified, and the exit's own losses where they are logged."""
+        exact_B, wrong_B = self._exact.examine(plan, self._inner, batch)
+        if not self._logs_early:
+            return exact_B, wrong_B, None
+        return exact_B, wrong_B, self.exit.score(plan, self._inner, batch, "loss", False)
 
     def read_training_forward(self, output: Any) -> None:
         """Learn from the model's forward in the user's step: its autocast, and its exact losses."""
@@ -464,3 +597,21 @@ def make_exit(exit: int | str | Exit) -> Exit:
     if isinstance(exit, Exit):
         return exit
     return TunedExit() if exit == "tuned" else BlockExit(exit)
+
+
+def in_step(plan: Plan) -> Plan:
+    """A plan that makes as many collectives on every rank of a sharded model, whatever its data."""
+    if not plan.explained and plan.loss_fn is None:
+        raise ValueError(
+            "the loss of this model would have to be taken from it one labelled sample at a time, and ranks "
+            "of a sharded model have to run it equally often: pass forward= that returns the logits, and "
+            "loss_fn="
+        )
+    # how often a head is called depends on how many positions have labels
+    heads = {name: head for name, head in plan.heads.items() if not gathers_inside(head.module)}
+    return replace(plan, heads=heads)
+
+
+def has_stack(exit: Exit) -> bool:
+    """Whether an exit lets the model's forward run to its end, without the later blocks."""
+    return getattr(exit, "stack", None) is not None

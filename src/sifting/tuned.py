@@ -26,6 +26,11 @@ from sifting.objective import Part, Rows, Score, part_losses, rows_of
 from sifting.stack import Stack, StackError, exit_in_stack, find_stack, get_module
 from sifting.stages import channels_of, find_stage, pool, stopped_at
 
+# A mean loss, and the number of samples or positions that it is the mean of.
+Objective = Callable[[], tuple[Tensor, Tensor | float]]
+# The mean of all ranks' gradients by their weights, or None where all weights are 0.
+Average = Callable[[list[Tensor], float], list[Tensor] | None]
+
 WIDEST = 2048  # pooled features that a head of its own gets at most
 
 
@@ -63,8 +68,7 @@ class TunedExit(Exit):
         self.k = 0
         self.path = ""
         self.predictors: dict[str, Predictor] = {}
-        self._lessons: dict[str, list[tuple[Tensor, Tensor]]] = {}
-        self._heads: dict[str, Callable[[Tensor], Tensor]] = {}
+        self.average: Average | None = None  # over ranks, where they train one model
 
     def __repr__(self) -> str:
         where = self.path or (f"block {self.k} of {self.stack.path}" if self.stack else self.at)
@@ -147,10 +151,10 @@ class TunedExit(Exit):
             if labels is None:
                 continue  # an output that is not trained
             build = partial(Linear, pooled_BF, shape)
-            predicted = self._predictor(name, pooled_BF.device, build)(pooled_BF)
-            outputs[name] = predicted.reshape(len(pooled_BF), *shape)
+            predictor = self._predictor(name, pooled_BF.device, build)
+            outputs[name] = predictor(pooled_BF).reshape(len(pooled_BF), *shape)
             if learn:
-                self._lessons.setdefault(name, []).append((pooled_BF, labels))
+                predictor.study(partial(_objective, plan, name, predictor, pooled_BF, labels))
         if callable(score):
             if plan.heads:
                 raise ValueError(
@@ -204,41 +208,24 @@ class TunedExit(Exit):
             # evenly spaced rather than drawn: no random stream is touched
             stride = -(-len(chosen) // self.rows) or 1
             b, t = chosen[::stride].unbind(dim=1)
-            lesson = (inputs_BTH[b, t], rows.labels_BT[b, t])
-            self._lessons.setdefault(part.logits, []).append(lesson)
-            self._heads[part.logits] = head
+            inputs_NH, labels_N = inputs_BTH[b, t], rows.labels_BT[b, t]
+
+            def objective() -> tuple[Tensor, Tensor | float]:
+                # a sum over no rows is 0, and so is its gradient
+                losses = F.cross_entropy(
+                    head(translator(inputs_NH)).float(), labels_N, reduction="sum"
+                )
+                return losses / max(1, len(labels_N)), len(labels_N)
+
+            translator.study(objective)
         return plan.score(
             part, replace(rows, head=lambda inputs: head(translator(inputs))), None, score
         )
 
     def learn(self, plan: Plan) -> None:
         """One update of each predictor, on all that was scored since the last."""
-        lessons, self._lessons = self._lessons, {}
-        heads, self._heads = self._heads, {}
-        for name, pieces in lessons.items():
-            inputs, labels = (torch.cat(column) for column in zip(*pieces, strict=True))
-            if len(labels):
-                self._update(plan, name, inputs, labels, heads.get(name))
-
-    def _update(
-        self,
-        plan: Plan,
-        name: str,
-        inputs: Tensor,
-        labels: Tensor,
-        head: Callable[[Tensor], Tensor] | None,
-    ) -> None:
-        predictor = self.predictors[name]
-
-        def objective() -> Tensor:
-            predicted = predictor(inputs)
-            if head is not None:
-                return F.cross_entropy(head(predicted).float(), labels)
-            return _objective(
-                plan, name, predicted.reshape(len(inputs), *plan.shapes[name]), labels
-            )
-
-        predictor.step(objective)
+        for predictor in self.predictors.values():
+            predictor.step(self.average)
 
     def _predictor(
         self, name: str, device: torch.device, build: Callable[[], Predictor]
@@ -274,6 +261,7 @@ class Predictor:
         self.moments: dict[Any, Any] = {}  # of the optimizer, until it is made
         self.optimizer: torch.optim.Adam | None = None
         self.checked = False  # against the model it is used with
+        self.lessons: list[tuple[list[Tensor], Tensor | float]] = []  # gradients, samples
 
     def ready(self, device: torch.device, lr: float) -> None:
         """Be on a device, with an optimizer for the weights that are there."""
@@ -297,11 +285,38 @@ class Predictor:
     def __call__(self, features: Tensor) -> Tensor:
         return self.linear(features)
 
-    def step(self, objective: Callable[[], Tensor]) -> None:
-        """One update of these weights and nothing else: no `.grad` of the model is touched."""
-        assert self.optimizer is not None
+    def study(self, objective: Objective) -> None:
+        """Take the gradients of these weights and nothing else: no `.grad` of the model is touched.
+
+        It happens in the model's forward, where the head's parameters are gathered if they are
+        sharded. The weights change in `step`.
+        """
         with torch.enable_grad():
-            grads = torch.autograd.grad(objective(), [self.weight, self.bias])
+            mean, weight = objective()
+            self.lessons.append((list(torch.autograd.grad(mean, [self.weight, self.bias])), weight))
+
+    def step(self, average: Average | None = None) -> None:
+        """One update on all lessons since the last, of all ranks where `average` is given."""
+        assert self.optimizer is not None
+        lessons, self.lessons = self.lessons, []
+        if not lessons:
+            return
+        grads, weight = lessons[0]
+        if len(lessons) > 1:
+            weight = sum(w for _, w in lessons)
+            total = max(1, weight) if not isinstance(weight, Tensor) else weight.clamp_min(1)
+            grads = [
+                torch.stack([w * g for (_, w), g in zip(lessons, column, strict=True)]).sum(0)
+                / total
+                for column in zip(*(found for found, _ in lessons), strict=True)
+            ]
+        if average is not None:
+            averaged = average(grads, float(weight))
+            if averaged is None:
+                return
+            grads = averaged
+        elif not isinstance(weight, Tensor) and weight == 0:
+            return  # nothing was labelled
         # a broken batch must not break the exit for good; zeros instead of a branch spare a sync
         sound = torch.stack([grad.isfinite().all() for grad in grads]).all()
         self.weight.grad, self.bias.grad = (torch.where(sound, grad, 0.0) for grad in grads)
@@ -360,19 +375,23 @@ class Translator(Predictor):
         return features + self.linear(features).to(features.dtype)
 
 
-def _objective(plan: Plan, name: str, predicted: Tensor, labels: Tensor) -> Tensor:
-    """What a head of its own is trained on: the loss of the model's own, averaged."""
+def _objective(
+    plan: Plan, name: str, predictor: Predictor, inputs: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor | float]:
+    """What a head of its own is trained on: the loss of the model's own, averaged, and over what."""
+    predicted = predictor(inputs).reshape(len(inputs), *plan.shapes[name])
     labels = labels.to(predicted.device)
     if plan.loss_fn is not None:
-        return plan.loss_fn(predicted, labels).mean()
+        return plan.loss_fn(predicted, labels).mean(), len(labels)
     part = next(part for part in plan.parts if part.logits == name)
     if not part.has_classes:
-        return part_losses(part, predicted, labels).mean()
+        return part_losses(part, predicted, labels).mean(), len(labels)
     if part.kind == "soft":
-        return F.cross_entropy(predicted, labels)
+        return F.cross_entropy(predicted, labels), len(labels)
     rows = rows_of(part, predicted, labels)
     assert rows.labels_BT is not None
     kept_BT = rows.mask_BT
     safe_BT = rows.labels_BT.clamp_min(0)
     losses_BT = F.cross_entropy(rows.inputs_BTH.flatten(0, 1), safe_BT.flatten(), reduction="none")
-    return (losses_BT * kept_BT.flatten()).sum() / kept_BT.sum().clamp_min(1)
+    count = kept_BT.sum()
+    return (losses_BT * kept_BT.flatten()).sum() / count.clamp_min(1), count
