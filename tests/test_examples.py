@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+def forget() -> None:
+    """Accelerate keeps its settings in singletons, and an example expects a fresh process."""
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
 
 
 @pytest.mark.filterwarnings("default")  # of the trainers, not ours
@@ -20,7 +27,9 @@ def test_example(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    forget()
     runpy.run_path(str(path), run_name="__main__")
+    forget()
     assert "(50%); " in capsys.readouterr().out or path.stem == "hf_trainer"
     torch._dynamo.reset()
 
