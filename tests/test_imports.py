@@ -85,6 +85,12 @@ def test_imports_go_one_way(name: str) -> None:
         assert not ours
 
 
+@pytest.mark.parametrize("path", sorted((PACKAGE / "integrations").glob("*.py")), ids=str)
+def test_integrations_know_the_core_and_the_core_does_not_know_them(path: Path) -> None:
+    assert imports(path) <= {*ORDER, "integrations"} - {"demo", "cli"}
+    assert all("integrations" not in imports(PACKAGE / f"{name}.py") for name in ORDER)
+
+
 def test_every_module_has_its_place() -> None:
     names = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     assert names == set(ORDER)
@@ -101,8 +107,9 @@ def test_public_names_are_few_and_all_there() -> None:
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     code = (
         "import sys, sifting, sifting.cli; assert 'torch' not in sys.modules; "
-        "from sifting import Sifter; "
-        "assert not {'transformers', 'scipy', 'matplotlib', 'rich'} & set(sys.modules)"
+        "from sifting import Sifter; import sifting.integrations; "
+        "assert not {'transformers', 'accelerate', 'lightning', 'scipy', 'matplotlib', 'rich'} "
+        "& set(sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

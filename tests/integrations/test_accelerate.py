@@ -104,6 +104,15 @@ def test_choices_are_those_of_the_loop_without_accelerate(options: dict[str, Any
     assert updates == -(-4 // every)
 
 
+def test_in_warm_up_the_last_candidates_are_stepped_piece_by_piece() -> None:
+    """As the documents say: Accelerate knows the end of the loader, not of what is made of it."""
+    accelerator, model, optimizer, loader = prepared(gradient_accumulation_steps=4)
+    sifter = Sifter(model, **PAPER, warmup_steps=100)
+    seen, _, updates = train(accelerator, model, optimizer, sifter(loader))
+    assert len(seen) == 8
+    assert updates == 1 + 2  # four of the first six; then the last two, one by one
+
+
 def test_bf16_scores_under_the_autocast_of_training() -> None:
     accelerator, model, optimizer, loader = prepared(mixed_precision="bf16")
     kinds: set[torch.dtype] = set()

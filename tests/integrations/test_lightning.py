@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def fit(
             **options,
         }
     )
-    torch.manual_seed(5)
+    torch.manual_seed(5 + int(os.environ.get("RANK", "0")))
     trainer.fit(module, loader, ckpt_path=resume)
     return module, trainer, sifting
 

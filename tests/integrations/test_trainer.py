@@ -2,81 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers as hf
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader
 
-from integrations.tiny import SMALL, Texts, causal, classifier
+from integrations.hf import PAPER, Sifted, Watched, arguments, run
+from integrations.tiny import Texts, causal, classifier
 from sifting import Sifter
-from sifting.integrations.files import read_state
 from sifting.integrations.trainer import SiftMixin, SiftTrainer
-
-PAPER = {"exit": 1, "score": "loss", "keep": 0.5}
-
-
-class Watched(hf.Trainer):
-    """Remembers what each step trained, and its loss."""
-
-    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if not hasattr(self, "seen"):
-            self.seen, self.losses, self.items = [], [], []
-        self.seen.append(inputs["input_ids"][:, 0].tolist())
-        loss = super().training_step(model, inputs, *args, **kwargs)
-        self.losses.append(loss.item())
-        self.items.append(None if len(args) == 0 or args[0] is None else int(args[0]))
-        return loss
-
-
-class Sifted(SiftMixin, Watched):
-    pass
-
-
-def arguments(folder: Path, **options: Any) -> hf.TrainingArguments:
-    return hf.TrainingArguments(
-        **{
-            "output_dir": str(folder),
-            "per_device_train_batch_size": 8,
-            "num_train_epochs": 2,
-            "learning_rate": 1e-3,
-            "use_cpu": True,
-            "report_to": "none",
-            "disable_tqdm": True,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "dataloader_pin_memory": False,
-            **options,
-        }
-    )
-
-
-def run(
-    folder: Path,
-    kind: type[hf.Trainer] = Sifted,
-    *,
-    model: Any = None,
-    data: Any = None,
-    sift: Any = None,
-    resume: str | None = None,
-    extra: dict[str, Any] | None = None,
-    **options: Any,
-) -> Any:
-    extra = dict(extra or {})
-    if issubclass(kind, SiftMixin):
-        extra["sift"] = {**PAPER, **(sift or {})}
-    trainer = kind(
-        model=classifier() if model is None else model,
-        args=arguments(folder, **options),
-        train_dataset=Texts() if data is None else data,
-        **extra,
-    )
-    trainer.train(resume_from_checkpoint=resume)
-    return trainer
-
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -252,77 +189,6 @@ def test_a_compiled_model_is_not_compiled_again(tmp_path: Path) -> None:
     torch._dynamo.reset()
 
 
-RESUMED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "plain": ({}, {}),
-    "random picks": ({"policy": "percentile", "explore": 0.25}, {}),
-    "tuned": ({"exit": "tuned", "score": "entropy"}, {}),
-    "warm-up": ({"warmup_steps": 5}, {"gradient_accumulation_steps": 2}),
-    "grouped": ({}, {"train_sampling_strategy": "group_by_length"}),
-    "workers": ({}, {"dataloader_num_workers": 1}),
-}
-
-
-@pytest.mark.parametrize("name", RESUMED)
-def test_a_run_resumes_identically(tmp_path: Path, name: str) -> None:
-    sift, options = RESUMED[name]
-    options = {"save_strategy": "steps", "save_steps": 1, **options}
-    whole = run(tmp_path, sift=sift, **options)
-    # updates and the batches trained until then: mid-epoch, at its end, in the next; warm-up makes
-    # the first epoch 7 batches long, so that its last update has a single one
-    places = {3: 3, 4: 4, 6: 6} if name != "warm-up" else {1: 2, 3: 6, 4: 7, 5: 9}
-    for step, done in places.items():
-        checkpoint = str(tmp_path / f"checkpoint-{step}")
-        again = run(tmp_path, sift=sift, resume=checkpoint, **{**options, "save_strategy": "no"})
-        assert again.seen == whole.seen[done:]
-        assert again.losses == whole.losses[done:]
-        assert again.state.global_step == whole.state.global_step
-        assert again.state.epoch == whole.state.epoch
-        assert again.sifter.meter.counts == whole.sifter.meter.counts
-        for a, b in zip(whole.model.parameters(), again.model.parameters(), strict=True):
-            assert torch.equal(a, b)
-
-
-def test_random_masking_in_the_collator_resumes_identically_too(tmp_path: Path) -> None:
-    def masked(samples: list[Any]) -> dict[str, torch.Tensor]:
-        ids = torch.stack([sample["input_ids"] for sample in samples])
-        chosen = torch.rand(ids.shape) < 0.5
-        chosen[:, 1] = True
-        labels = torch.where(chosen, ids, -100)
-        return {"input_ids": torch.where(chosen, 149, ids), "labels": labels}
-
-    def once(resume: str | None = None) -> Any:
-        torch.manual_seed(1)
-        model = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
-        return run(
-            tmp_path,
-            model=model,
-            resume=resume,
-            extra={"data_collator": masked},
-            save_strategy="steps",
-            save_steps=1,
-            remove_unused_columns=False,
-        )
-
-    whole = once()
-    for step in (2, 4, 6):
-        again = once(str(tmp_path / f"checkpoint-{step}"))
-        assert again.losses == whole.losses[step:]
-
-
-def test_the_checkpoint_holds_the_sifter_and_reading_it_runs_no_code(tmp_path: Path) -> None:
-    trainer = run(tmp_path, save_strategy="steps", save_steps=3)
-    folder = tmp_path / "checkpoint-3"
-    state = read_state(folder / "sifter.pt")
-    assert state["meter"]["counts"]["steps"] == 3
-    assert not [p.name for p in folder.iterdir() if p.name.startswith(".")]
-    assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 3
-    (folder / "sifter.pt").unlink()
-    with pytest.raises(ValueError, match=r"holds no sifter\.pt.*ignore_data_skip=True"):
-        run(tmp_path, resume=str(folder))
-    trainer = run(tmp_path, resume=str(folder), ignore_data_skip=True)
-    assert trainer.state.global_step == 8
-
-
 def test_evaluation_and_a_loss_of_ones_own_in_training(tmp_path: Path) -> None:
     def loss(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
         return torch.nn.functional.cross_entropy(outputs.logits, labels, label_smoothing=0.2)
@@ -347,22 +213,6 @@ def test_model_init_makes_the_sifter_anew(tmp_path: Path) -> None:
     trainer.train()
     assert trainer.sifter.model is trainer.model
     assert trainer.sifter.step == 8
-
-
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        yield from (Texts()[i] for i in range(64))
-
-
-def test_a_stream_needs_max_steps_and_resumes(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="max_steps has to be specified"):
-        run(tmp_path, data=Stream())
-    options = {"max_steps": 6, "save_strategy": "steps", "save_steps": 2, "logging_steps": 6}
-    whole = run(tmp_path, data=Stream(), **options)
-    assert whole.state.global_step == len(whole.seen) == 6
-    assert {len(ids) for ids in whole.seen} == {8}
-    again = run(tmp_path, data=Stream(), resume=str(tmp_path / "checkpoint-2"), **options)
-    assert again.losses == whole.losses[2:]
 
 
 @pytest.mark.parametrize(
@@ -416,3 +266,27 @@ def test_a_sifter_of_another_model_is_refused(tmp_path: Path) -> None:
             train_dataset=Texts(),
             sift=Sifter(classifier(), **PAPER),
         )
+
+
+def test_loaders_of_ones_own(tmp_path: Path) -> None:
+    class Own(hf.Trainer):
+        def get_train_dataloader(self) -> Any:
+            size = {"told": self.args.train_batch_size, "fixed": 4}[self.how]
+            return self.accelerator.prepare(DataLoader(self.train_dataset, size))
+
+    class Right(SiftMixin, Own):
+        how = "told"
+
+    class Fixed(SiftMixin, Own):
+        how = "fixed"
+
+    class Unsifted(SiftTrainer):
+        def get_train_dataloader(self) -> Any:
+            return hf.Trainer.get_train_dataloader(self)
+
+    data = [{k: v for k, v in sample.items() if k != "unused"} for sample in Texts()]
+    assert run(tmp_path, Right, data=data).sifter.stats().samples_trained == 64
+    with pytest.raises(ValueError, match=r"Fixed\.get_train_dataloader draws batches of 4, and 16"):
+        run(tmp_path, Fixed, data=data)
+    with pytest.raises(TypeError, match=r"Unsifted\.get_train_dataloader gave a DataLoader"):
+        run(tmp_path, Unsifted, data=data)

@@ -16,6 +16,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+import torch.distributed as dist
 from lightning.pytorch.trainer.states import RunningStage
 from torch.utils.data import DataLoader
 
@@ -120,12 +121,16 @@ class SiftCallback(pl.Callback):
         over = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
         state = self.sifter.state_dict()
         device = self.sifter.device
-        checkpoint[KEY] = {
+        own = {
             "sifter": {**state, "position": None} if over else state,
             "done": 0 if over else self.done,
             "streams": Streams.now().to_plain(),
             "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         }
+        # every process comes here, but only the first one's checkpoint is written
+        checkpoint[KEY] = [own] * trainer.world_size
+        if trainer.world_size > 1:
+            dist.all_gather_object(checkpoint[KEY], own)
 
     def on_load_checkpoint(
         self, trainer: Any, pl_module: Any, checkpoint: Mapping[str, Any]
@@ -136,9 +141,14 @@ class SiftCallback(pl.Callback):
                 "the checkpoint holds no sifter state, so the place in the data cannot be found: it was "
                 "saved without SiftCallback. Load its weights into the module instead"
             )
-        self.saved = checkpoint[KEY]
-        self.before = int(self.saved["done"])
-        self.sifter.load_state_dict(self.saved["sifter"])
+        if len(checkpoint[KEY]) != trainer.world_size:
+            raise ValueError(
+                f"the checkpoint was saved by {len(checkpoint[KEY])} processes, and this run has "
+                f"{trainer.world_size}: resume on as many, or load its weights into the module instead"
+            )
+        self.saved = saved = checkpoint[KEY][trainer.global_rank]
+        self.before = int(saved["done"])
+        self.sifter.load_state_dict(saved["sifter"])
 
 
 class LightningLoader(SiftedLoader):

@@ -88,10 +88,22 @@ class SiftMixin(_Base):  # type: ignore[misc]
             loader = super().get_train_dataloader()
         finally:
             self._train_batch_size, self.args.per_device_train_batch_size = trained, asked
+        sampler = getattr(loader, "batch_sampler", None)
+        found = getattr(sampler, "batch_size", None)
+        if found is not None and found != drawn:
+            raise ValueError(
+                f"{type(self).__name__}.get_train_dataloader draws batches of {found}, and {drawn} "
+                f"candidates are needed to train {trained}: let it use self._train_batch_size"
+            )
         return TrainLoader(self.sifter, loader, drawn, world_size=self.args.world_size)
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple[Any, ...]:
         """Steps and epochs by each epoch's own length; samples as they are trained."""
+        if not isinstance(dataloader, TrainLoader):
+            raise TypeError(
+                f"{type(self).__name__}.get_train_dataloader gave a {type(dataloader).__name__} that is "
+                "not sifted: name SiftMixin first among the bases, or return what super() gives"
+            )
         values = list(super().set_initial_training_values(args, dataloader))
         self._epochs = None
         if values[0] and dataloader.sized:
