@@ -126,7 +126,7 @@ if __name__ == "__main__":
     parser.add_argument("--lively", action="store_true")
     parser.add_argument("--die-at", type=int, default=-1)
     args = parser.parse_args()
-    join_group(seconds=10)
+    join_group(seconds=60)
     for folder in args.folder:
         found = go(folder, shard=args.shard, lively=args.lively, die_at=args.die_at)
         total = found.stats(reduce=True)
