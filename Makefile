@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint types clean
+.PHONY: demo test lowest lint types clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -15,6 +15,12 @@ demo: .venv/.ready
 test: .venv/.ready
 	$(BIN)/python -m pytest -n 2
 
+# The integrations with the lowest versions that pyproject.toml declares.
+lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/pip install --quiet -c constraints-lowest.txt -e '.[dev]'
+	.venv-lowest/bin/python -m pytest -n 2 tests/integrations tests/test_examples.py
+
 lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -23,4 +29,4 @@ types: .venv/.ready
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv .venv-lowest build dist .pytest_cache .ruff_cache .mypy_cache

@@ -28,11 +28,12 @@ RESUMED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", RESUMED)
 def test_a_run_resumes_identically(tmp_path: Path, name: str) -> None:
     sift, options = RESUMED[name]
-    options = {"save_strategy": "steps", "save_steps": 1, **options}
+    warm = name == "warm-up"
+    options = {"save_strategy": "steps", "save_steps": 1 if warm else 2, **options}
     whole = run(tmp_path, sift=sift, **options)
     # updates and the batches trained until then: mid-epoch, at its end, in the next; warm-up makes
     # the first epoch 7 batches long, so that its last update has a single one
-    places = {3: 3, 4: 4, 6: 6} if name != "warm-up" else {1: 2, 3: 6, 4: 7, 5: 9}
+    places = {1: 2, 4: 7, 5: 9} if warm else {2: 2, 4: 4, 6: 6}
     for step, done in places.items():
         checkpoint = str(tmp_path / f"checkpoint-{step}")
         again = run(tmp_path, sift=sift, resume=checkpoint, **{**options, "save_strategy": "no"})
@@ -62,12 +63,12 @@ def test_random_masking_in_the_collator_resumes_identically_too(tmp_path: Path) 
             resume=resume,
             extra={"data_collator": masked},
             save_strategy="steps",
-            save_steps=1,
+            save_steps=2,
             remove_unused_columns=False,
         )
 
     whole = once()
-    for step in (2, 4, 6):
+    for step in (2, 6):
         again = once(str(tmp_path / f"checkpoint-{step}"))
         assert again.losses == whole.losses[step:]
 

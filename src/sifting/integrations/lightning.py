@@ -193,7 +193,7 @@ class LightningLoader(SiftedLoader):
 
     def divide(self, trainer: Any) -> None:
         """Give each process its own candidates, as Lightning would with a loader it knows."""
-        if trainer.world_size > 1 and isinstance(self.loader, DataLoader):
+        if isinstance(self.loader, DataLoader):
             self.loader = trainer._data_connector._prepare_dataloader(
                 self.loader, shuffle=True, mode=RunningStage.TRAINING
             )
