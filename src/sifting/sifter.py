@@ -27,18 +27,11 @@ from sifting.loader import SiftedLoader
 from sifting.meter import SPAN, Meter, Stats, reduced
 from sifting.objective import PerSampleLoss, Score
 from sifting.quiet import quiet
-from sifting.ranks import (
-    Ranks,
-    Share,
-    data_parallel,
-    even_count,
-    gathers_inside,
-    in_use,
-    sharded,
-)
+from sifting.ranks import Ranks, Share, even_count
 from sifting.schedules import Schedule
 from sifting.selection import Choice, Policy, Rule
 from sifting.tuned import TunedExit
+from sifting.wrappers import data_parallel, gathers_inside, in_use, sharded
 
 EXPLORE = 0.25  # default share of random picks with a tuned exit
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
@@ -189,9 +182,9 @@ class Sifter:
         self._exact = BlockExit("last")
         self._autocast = 0
         self._explored = self._kept = 0  # random picks and kept of the last choice, of all ranks
+        self.sharded = sharded(self._inner)
         self.exit.bind(self._inner, stack)
         self.scope = scope
-        self.sharded = sharded(self._inner)
         self._group = group
         self.ranks = self._find_ranks()
         if self.ranks is not None:
