@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -43,25 +44,18 @@ def test_the_measured_table_is_met(capsys, path):
     for row in run["rows"]:
         settings = ("--length", run["settings"]["length"], "--labelled", run["labelled"])
         found = predicted(capsys, "--exit", row["exit"], *settings)
-        assert found["ratio"] == pytest.approx(row["sifter"], rel=0.3), row["exit"]
+        assert found["ratio"] == pytest.approx(row["sifter"], rel=0.25), row["exit"]
 
 
 def test_moved_samples_are_what_chance_moves():
     generator = torch.Generator().manual_seed(0)
-    for devices, candidates, keep in ((2, 32, 0.5), (8, 64, 0.5), (4, 16, 0.25)):
+    for devices, candidates, keep in ((2, 32, 0.5), (8, 64, 0.5), (4, 16, 0.25), (32, 8, 0.5)):
         moved = []
         for _ in range(300):
             total = devices * candidates
             kept = torch.randperm(total, generator=generator)[: int(keep * total)].sort().values
             shares = [Share(rank, (candidates,) * devices, kept) for rank in range(devices)]
-            # a sample that goes two devices on crosses two places
-            moved.append(
-                sum(
-                    abs(there - share.rank) * count
-                    for share in shares
-                    for there, count in enumerate(share.sent)
-                )
-            )
+            moved.append(sum(sum(share.sent) - share.sent[share.rank] for share in shares))
         estimate = costs_cli.moved_samples(candidates, keep, devices)
         assert sum(moved) / len(moved) == pytest.approx(estimate, rel=0.1)
 
@@ -114,3 +108,27 @@ def test_the_report_names_what_it_is_of(capsys):
 def test_mistakes_are_named(capsys, arguments, message):
     assert cli.main(["cost", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_outputs_in_the_documents_are_those_of_the_commands_beside_them(capsys, monkeypatch):
+    docs = Path(__file__).parents[1] / "docs"
+    monkeypatch.chdir(docs)
+    page = (docs / "distributed.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```console\n\$ sift (.*)\n((?:.*\n)*?)```", page)
+    assert len(shown) == 2
+    for command, output in shown:
+        assert cli.main(command.split()) == 0
+        assert capsys.readouterr().out == output
+    run = json.loads((RESULTS / "distributed.json").read_text())
+    assert run["command"] in page
+    for name, ratio in run["ratios"].items():
+        assert f"{name:<52}{ratio['median']:>8.3f}" in page
+    # what the page says of exits 2 and 12, and of the paper's table
+    second = predicted(capsys, "llama-8b.json", "--exit", 2, "--length", 2048, "--labelled", 1)
+    assert f"exit 2 takes {second['scoring_share'] * 100:.1f} %" in page
+    first, later, last = (
+        predicted(capsys, "--exit", k)["ratio"] / cost.paper_ratio(k) - 1 for k in (1, 2, 12)
+    )
+    assert f"{-first:.0%} low at exit 1".replace("%", " %") in page
+    assert f"{later:.0%} high at exit 2".replace("%", " %") in page
+    assert f"{last:.0%} high at exit 12".replace("%", " %") in page

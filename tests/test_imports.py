@@ -22,6 +22,7 @@ ORDER = [
     "schedules",
     "cost",
     "streams",
+    "wrappers",
     "ranks",
     "quiet",
     "calls",

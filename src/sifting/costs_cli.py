@@ -116,8 +116,7 @@ def predict(
     talking = None
     if bandwidth is not None:
         each = sequence_bytes if sequence_bytes is not None else 4 * 8 * shape.length
-        busiest = moved_samples(candidates, keep, devices, busiest=True)
-        talking = (busiest * each + gathered) / (bandwidth * 1e9)
+        talking = (moved / devices * each + gathered) / (bandwidth * 1e9)
     return Prediction(
         exit=blocks,
         blocks=shape.layers,
@@ -141,27 +140,29 @@ def predict(
     )
 
 
-def moved_samples(candidates: int, keep: float, devices: int, *, busiest: bool = False) -> float:
+def moved_samples(candidates: int, keep: float, devices: int) -> float:
     """How many kept samples change their device, on average, where all devices choose together.
 
-    >>> moved_samples(64, 0.5, 1), round(moved_samples(64, 0.5, 8), 1)
-    (0.0, 27.0)
+    >>> [round(moved_samples(64, 0.5, devices)) for devices in (1, 2, 8)]
+    [0, 2, 27]
 
-    The kept are dealt out in order, so most stay: what moves is by how much the first j devices
-    hold more or fewer of the kept than their part, summed over the places j between devices. For
-    data in random order that is nearly normal, around 0.
+    The kept are dealt out in order, so a sample stays where its place among them is one of its
+    device's own. By how much the first j devices hold more or fewer than their part is, for data
+    in random order, nearly normal.
 
     Args:
         candidates: of each device.
         keep: share that is kept.
         devices: how many.
-        busiest: only what crosses the middle, where most does.
     """
-    crossing = [
-        math.sqrt(2 / math.pi * keep * (1 - keep) * candidates * j * (devices - j) / devices)
-        for j in range(1, devices)
-    ]
-    return max(crossing, default=0.0) if busiest else float(sum(crossing))
+    count = kept_count(keep, candidates)
+    moved = 0.0
+    for j in range(1, devices):
+        spread = math.sqrt(keep * (1 - keep) * candidates * j * (devices - j) / devices)
+        # over a place between two devices, in either direction, from each distance to it
+        tails = (math.erfc((a + 0.5) / spread / math.sqrt(2)) / 2 for a in range(count))
+        moved += 2 * sum(tails) if spread > 0 else 0.0
+    return moved
 
 
 def shape_of(config: Mapping[str, Any], *, length: int) -> cost.Shape:

@@ -24,9 +24,10 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
-from sifting.ranks import Ranks, in_use
+from sifting.ranks import Ranks
 from sifting.sifter import Sifter
 from sifting.streams import Streams
+from sifting.wrappers import in_use
 
 COMPLETE = ".metadata"  # what torch.distributed.checkpoint writes last
 

@@ -27,19 +27,12 @@ from sifting.loader import SiftedLoader
 from sifting.meter import SPAN, Meter, Stats, reduced
 from sifting.objective import PerSampleLoss, Score
 from sifting.quiet import quiet
-from sifting.ranks import (
-    Ranks,
-    Share,
-    data_parallel,
-    even_count,
-    gathers_inside,
-    in_use,
-    sharded,
-)
+from sifting.ranks import Ranks, Share, even_count
 from sifting.schedules import Schedule
 from sifting.selection import Choice, Policy, Rule
 from sifting.streams import Streams
 from sifting.tuned import TunedExit
+from sifting.wrappers import data_parallel, gathers_inside, in_use, sharded
 
 EXPLORE = 0.25  # default share of random picks with a tuned exit
 UNPLANNED = 10  # batches without any label before a word is said
@@ -197,10 +190,10 @@ class Sifter:
         # on every rank, though one writes: they have to run the model equally often
         self._logs_early = audit_log is not None and policy != "random" and score != "loss"
         self._explored = self._kept = 0  # random picks and kept of the last choice, of all ranks
+        self.sharded = sharded(self._inner)
         if policy != "random":
             self.exit.bind(self._inner, stack)
         self.scope = scope
-        self.sharded = sharded(self._inner)
         self._group = group
         self.ranks = self._find_ranks()
         if self.ranks is not None:

@@ -95,7 +95,7 @@ def differ(a: nn.Module, b: nn.Module) -> float:
     return max(float((full(p) - full(q)).abs().max()) for p, q in pairs)
 
 
-def join_group(seconds: float = 30) -> None:
+def join_group(seconds: float = 60) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=seconds))
 

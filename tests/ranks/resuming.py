@@ -1,9 +1,10 @@
 """A run that saves itself, and goes on from its last checkpoint with as many ranks as there are.
 
-    resuming.py FOLDER [--shard] [--lively] [--die-at STEP] [--also FOLDER …]
+    resuming.py FOLDER … [--shard NUMBER] [--lively] [--die-at STEP]
 
-Writes the final parameters to FOLDER/final.pt. `--lively` adds what need not agree between
-numbers of ranks: dropout, random picks.
+Writes the final parameters to FOLDER/final.pt, one run after the other. The first NUMBER of them
+are sharded, the others in DDP. `--lively` adds what need not agree between numbers of ranks:
+dropout, random picks. The last rank dies at STEP, unless torchrun has started it again.
 """
 
 from __future__ import annotations
@@ -122,13 +123,13 @@ def go(
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path, nargs="+")
-    parser.add_argument("--shard", action="store_true")
+    parser.add_argument("--shard", type=int, default=0)
     parser.add_argument("--lively", action="store_true")
     parser.add_argument("--die-at", type=int, default=-1)
     args = parser.parse_args()
     join_group(seconds=60)
-    for folder in args.folder:
-        found = go(folder, shard=args.shard, lively=args.lively, die_at=args.die_at)
+    for place, folder in enumerate(args.folder):
+        found = go(folder, shard=place < args.shard, lively=args.lively, die_at=args.die_at)
         total = found.stats(reduce=True)
         if rank() == 0:
             print(f"{total.steps} steps, {total.candidates_seen} candidates", flush=True)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from common import candidates, differ, full, make_net, part, run, train
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -183,6 +183,8 @@ def check_exits_that_leave_midway_are_refused() -> None:
     shard(cnn, stages)
     with pytest.raises(ValueError, match="leaves the model's forward"):
         Sifter(cnn)
+    with pytest.raises(ValueError, match=r"FullyShardedDataParallel.*fully_shard \(FSDP2\)"):
+        Sifter(FullyShardedDataParallel(make_net(), device_id=torch.device("cpu")), exit=1)
 
 
 def check_losses_that_are_not_explained_are_refused() -> None:
