@@ -36,6 +36,7 @@ ORDER = [
     "tuned",
     "additive",
     "loader",
+    "scorer",
     "sifter",
     "runs",
     "engine",

@@ -8,8 +8,7 @@ loader ─ candidates ─▶ exit (truncated forward) ─▶ scores ─▶ selec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,24 +19,22 @@ from torch import Tensor, nn
 
 from sifting import batch as batches
 from sifting import scores
-from sifting.audit import Auditor, explored_means, warn_user
+from sifting.audit import Auditor, explored_means
 from sifting.calls import Call, Forward, GetLabels
-from sifting.exits import BlockExit, Exit, Plan, probe_rows, signature, unwrap
+from sifting.exits import BlockExit, Exit
 from sifting.loader import SiftedLoader
 from sifting.meter import SPAN, Meter, Stats, reduced
 from sifting.objective import PerSampleLoss, Score
-from sifting.quiet import quiet
 from sifting.ranks import Ranks, Share, even_count
 from sifting.schedules import Schedule
+from sifting.scorer import Scorer
 from sifting.selection import Choice, Policy, Rule
 from sifting.streams import Streams
 from sifting.tuned import TunedExit
-from sifting.wrappers import data_parallel, gathers_inside, in_use, sharded
+from sifting.wrappers import data_parallel, in_use
 
 EXPLORE = 0.25  # default share of random picks with a tuned exit
-UNPLANNED = 10  # batches without any label before a word is said
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
-DTYPES = (None, torch.bfloat16, torch.float16)  # of autocast, by their number in the state
 
 
 @dataclass(frozen=True)
@@ -146,9 +143,11 @@ class Sifter:
             raise ValueError(f"nonfinite={nonfinite!r}: choose 'raise' or 'drop'")
         if scope not in ("rank", "global"):
             raise ValueError(f"scope={scope!r}: choose 'rank' or 'global'")
-        if score_batch_size is not None and score_batch_size < 1:
+        if score_batch_size is not None and (
+            not isinstance(score_batch_size, int) or score_batch_size < 1
+        ):
             raise ValueError(
-                f"score_batch_size={score_batch_size}: give at least 1, or None for all"
+                f"score_batch_size={score_batch_size!r}: give a whole number from 1, or None for all"
             )
         self.model = model
         self.schedule = Schedule(keep, warmup_steps, stop_step, every)
@@ -163,7 +162,7 @@ class Sifter:
                 f"trim={trim} and keep={keep} add up to more than all candidates: lower one of them"
             )
         self.scored_by = score
-        self.score_batch_size, self.nonfinite = score_batch_size, nonfinite
+        self.nonfinite = nonfinite
         self.meter = Meter()
         self.auditor = Auditor(
             self.meter,
@@ -175,27 +174,26 @@ class Sifter:
         self.generator = torch.Generator().manual_seed(seed)
         self.last: Selection | None = None
         self.handed = 0  # samples in the batch handed out last
-        self.scoring = False  # for users' own hooks: whether a forward is one of ours
         self.batches_met = 0  # candidate batches since warm-up ended
         self.position: dict[str, Any] | None = None  # in the loader, while one is iterated
         self.resuming = False
-        self._inner = unwrap(model)
-        self._call = Call(forward, labels)
-        self._loss_fn = None if loss_fn is None else PerSampleLoss(loss_fn)
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
-        self._plan: Plan | None = None  # the one used last
-        self._unplanned = 0  # batches in which nothing had a label
-        self._exact = BlockExit("last")
-        self._autocast = 0
+        self.scorer = Scorer(
+            model,
+            self.exit,
+            score=score,
+            call=Call(forward, labels),
+            loss_fn=None if loss_fn is None else PerSampleLoss(loss_fn),
+            batch_size=score_batch_size,
+            idle=policy == "random",
+        )
         # on every rank, though one writes: they have to run the model equally often
         self._logs_early = audit_log is not None and policy != "random" and score != "loss"
         self._explored = self._kept = 0  # random picks and kept of the last choice, of all ranks
-        self.sharded = sharded(self._inner)
         if policy != "random":
-            self.exit.bind(self._inner, stack)
+            self.exit.bind(self.scorer.model, stack)
         self.scope = scope
         self._group = group
-        self.ranks = self._find_ranks()
+        self.ranks = self.scorer.ranks = self._find_ranks()
         if self.ranks is not None:
             self._join_ranks(self.ranks, seed)
 
@@ -205,13 +203,13 @@ class Sifter:
         if self._group is None and wrapper is not None:
             self._group = wrapper.process_group
         learns = isinstance(self.exit, TunedExit) and wrapper is not None
-        if self.scope == "global" or (in_use() and (self.sharded or learns)):
+        if self.scope == "global" or (in_use() and (self.scorer.sharded or learns)):
             return Ranks(lambda: self.device, self._group)
         return None
 
     def _join_ranks(self, ranks: Ranks, seed: int) -> None:
         scored = self.rule.policy != "random" and not isinstance(self.exit, BlockExit)
-        if self.sharded and scored and not has_stack(self.exit):
+        if self.scorer.sharded and scored and getattr(self.exit, "stack", None) is None:
             raise ValueError(
                 f"{self.exit!r} leaves the model's forward in the middle, which sharded parameters do not "
                 "survive (fully_shard gathers and frees them around it): choose exit=k, exit='last' or a "
@@ -243,7 +241,7 @@ class Sifter:
         return SiftedLoader(self, loader)
 
     def __repr__(self) -> str:
-        plan = "found on the first batch" if self._plan is None else str(self._plan)
+        plan = "found on the first batch" if self.scorer.plan is None else str(self.scorer.plan)
         return (
             f"Sifter(exit={self.exit!r}, score={self.scored_by!r}, {self.schedule}, {self.rule},\n"
             f"       objective: {plan})"
@@ -268,7 +266,7 @@ class Sifter:
 
     def score(self, batch: Any) -> Tensor:
         """The score of every sample in a batch. Nothing is counted, and no exit learns from it."""
-        scores_B = self._scored(batch, learn=False)
+        scores_B = self.scorer.scores(batch, learn=False)
         if scores_B is None:
             return torch.zeros(batches.batch_size(batch), device=self.device)
         return scores_B
@@ -296,7 +294,7 @@ class Sifter:
         keep = self.schedule.keep_at(self.step)
         with self.meter.time("scoring", device):
             rule = self.rule
-            found = None if rule.policy == "random" else self._scored(batch, learn=True)
+            found = None if rule.policy == "random" else self.scorer.scores(batch, learn=True)
             if found is None:  # nothing to go by
                 scores_B, rule = torch.zeros(size, device=device), replace(rule, policy="random")
             else:
@@ -347,8 +345,7 @@ class Sifter:
                 )
         if self.rule.policy == "random":
             return
-        with self._scoring_pass():
-            self._planned(self._moved(batch))
+        self.scorer.check(batch)
 
     def stats(self, *, reduce: bool = False) -> Stats:
         """What sifting cost, what it kept and how well it chose.
@@ -397,7 +394,7 @@ class Sifter:
             "version": 1,
             "generator": self.generator.get_state(),
             "batches_met": self.batches_met,
-            "autocast": self._autocast,
+            "autocast": self.scorer.autocast,
             "position": None if self.position is None else _plain(self.position),
             "meter": self.meter.state_dict(),
             "exit": self.exit.state_dict(),
@@ -414,7 +411,7 @@ class Sifter:
             )
         self.generator.set_state(state["generator"].cpu())
         self.batches_met = int(state["batches_met"])
-        self._autocast = int(state["autocast"])
+        self.scorer.autocast = int(state["autocast"])
         self.position = None if state["position"] is None else _from_plain(state["position"])
         self.resuming = self.position is not None
         self.meter.load_state_dict(state["meter"])
@@ -424,90 +421,12 @@ class Sifter:
     @property
     def device(self) -> torch.device:
         """Where the model is, and candidates are scored."""
-        for parameter in self._inner.parameters():
-            return parameter.device
-        return torch.device("cpu")
+        return self.scorer.device
 
-    @contextmanager
-    def _scoring_pass(self) -> Iterator[None]:
-        self.scoring = True
-        try:
-            with quiet(self._inner), self._mirrored_autocast():
-                yield
-        finally:
-            self.scoring = False
-
-    def _mirrored_autocast(self) -> AbstractContextManager[Any]:
-        """The autocast of the user's training forward, which is open only in the loop's body."""
-        device, dtype = self.device.type, DTYPES[self._autocast]
-        if dtype is None or torch.is_autocast_enabled(device):
-            return nullcontext()
-        return torch.autocast(device, dtype=dtype)
-
-    def _scored(self, batch: Any, *, learn: bool) -> Tensor | None:
-        """Scores of a batch; None where none of its samples has a label."""
-        moved = self._moved(batch)
-        with self._scoring_pass():
-            plan = self._planned(moved)
-            if plan is None:
-                return None
-            found = [
-                self.exit.score(plan, self._inner, piece, self.scored_by, learn)
-                for piece in self._pieces(moved)
-            ]
-            if learn:
-                self.exit.learn(plan)  # after all of them, so that their scores can be compared
-        return torch.cat(found).float()
-
-    def _moved(self, batch: Any) -> Any:
-        return batches.to_device(batch, self.device)
-
-    def _pieces(self, batch: Any) -> list[Any]:
-        return batches.split(batch, self.score_batch_size or batches.batch_size(batch))
-
-    def _planned(self, batch: Any) -> Plan | None:
-        """How the model is scored on such a batch; None while no sample with a label was seen."""
-        kind = signature(self._call, batch)
-        if kind in self._plans:
-            self._plan = self._plans[kind]
-            return self._plan
-        probe = self._probe(batch)
-        if probe is None:
-            self._unplanned += 1
-            if self._unplanned == UNPLANNED:
-                warn_user(
-                    f"{UNPLANNED} batches had no sample with a label, so the kept were picked at random: "
-                    f"look at {', '.join(name for name, *_ in kind)}, or pass labels="
-                )
-            return None
-        plan = Plan.resolve(self._call, self._inner, probe, self._loss_fn)
-        if self.sharded:
-            plan = in_step(plan)
-        if self.rule.policy != "random":
-            plan.check_score(self.scored_by)
-            self.exit.prepare(plan, self._inner, probe)
-        if not plan.explained and plan.loss_fn is None:
-            warn_user(
-                "the model's loss is not one that its logits and labels explain (smoothing, weights, "
-                "or no logits), so exact losses are taken from it one sample at a time, which is "
-                "slow: pass forward= that returns the logits, and loss_fn="
-            )
-        self._plan = self._plans[kind] = plan
-        return plan
-
-    def _probe(self, batch: Any) -> Any | None:
-        """Some samples with labels to find out with; the same on all ranks that stay in step.
-
-        What is tried with a sharded model takes as many forwards on every rank.
-        """
-        rows = probe_rows(self._call, batch)
-        probe = None if rows is None else batches.take(batch, rows)
-        if self.ranks is None:
-            return probe
-        if probe is not None:
-            probe = batches.to_device(probe, torch.device("cpu"))
-        probe = self.ranks.share_first(probe)
-        return None if probe is None else self._moved(probe)
+    @property
+    def scoring(self) -> bool:
+        """Whether the forward under way is one of the sifter's: for users' own hooks."""
+        return self.scorer.active
 
     def _finite(self, scores_B: Tensor) -> Tensor:
         broken_B = ~scores_B.isfinite()
@@ -523,12 +442,9 @@ class Sifter:
         )
 
     def _audit(self, batch: Any, choice: Choice) -> None:
-        moved = self._moved(batch)
-        with self._scoring_pass():
-            plan = self._planned(moved)
-            if plan is None or any(part.labels is None for part in plan.parts):
-                return  # without labels there is no exact loss
-            found: list[Any] = [self._examine(plan, piece) for piece in self._pieces(moved)]
+        found: list[Any] | None = self.scorer.examine(batch, early=self._logs_early)
+        if found is None:
+            return
         if self.ranks is not None and self.scope == "global":
             here = [tuple(v if v is None else v.cpu() for v in piece) for piece in found]
             found = [piece for pieces in self.ranks.gather(here) for piece in pieces]
@@ -544,28 +460,17 @@ class Sifter:
             early_B=torch.cat(early) if early else None,
         )
 
-    def _examine(self, plan: Plan, batch: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Exact losses, what is misclassified, and the exit's own losses where they are logged."""
-        exact_B, wrong_B = self._exact.examine(plan, self._inner, batch)
-        if not self._logs_early:
-            return exact_B, wrong_B, None
-        return exact_B, wrong_B, self.exit.score(plan, self._inner, batch, "loss", False)
-
     def read_training_forward(self, output: Any) -> None:
         """Learn from the model's forward in the user's step: its autocast, and its exact losses."""
         if self.scoring or not torch.is_grad_enabled():
             return
-        device = self.device
-        enabled = torch.is_autocast_enabled(device.type)
-        dtype = torch.get_autocast_dtype(device.type) if enabled else None
-        self._autocast = DTYPES.index(dtype) if dtype in DTYPES else 0
-        plan, selection = self._plan, self.last
+        self.scorer.note_autocast()
+        plan, selection = self.scorer.plan, self.last
         if plan is None or selection is None or self._explored == 0:
             return
         if plan.heads and self.meter.counts["selections"] % VOCABULARY_EVERY:
             return
-        with torch.no_grad():
-            losses_K = plan.losses(output, self._moved(selection.batch))
+        losses_K = self.scorer.losses(output, selection.batch)
         if losses_K is not None and losses_K.shape == selection.indices.shape:
             self.observe(losses_K)
 
@@ -590,21 +495,3 @@ def make_exit(exit: int | str | Exit) -> Exit:
     if isinstance(exit, Exit):
         return exit
     return TunedExit() if exit == "tuned" else BlockExit(exit)
-
-
-def in_step(plan: Plan) -> Plan:
-    """A plan that makes as many collectives on every rank of a sharded model, whatever its data."""
-    if not plan.explained and plan.loss_fn is None:
-        raise ValueError(
-            "the loss of this model would have to be taken from it one labelled sample at a time, and ranks "
-            "of a sharded model have to run it equally often: pass forward= that returns the logits, and "
-            "loss_fn="
-        )
-    # how often a head is called depends on how many positions have labels
-    heads = {name: head for name, head in plan.heads.items() if not gathers_inside(head.module)}
-    return replace(plan, heads=heads)
-
-
-def has_stack(exit: Exit) -> bool:
-    """Whether an exit lets the model's forward run to its end, without the later blocks."""
-    return getattr(exit, "stack", None) is not None

@@ -159,7 +159,7 @@ def check_heads_run_where_labels_are() -> None:
         before = {name: full(p).clone() for name, p in model.named_parameters()}
         for _ in range(2):
             sifter.select(batch)
-        assert bool(sifter._plan.heads) == kept_head
+        assert bool(sifter.scorer.plan.heads) == kept_head
         assert int(model.seen) == 0
         after = dict(model.named_parameters())
         assert all(torch.equal(full(after[name]), value) for name, value in before.items())
