@@ -39,13 +39,13 @@ def overhead() -> str:
             f"{row['head_everywhere']:.3f} | {row['whole_model']:.3f} | {row['paper_512']:.3f} |"
         )
     commands = " and ".join(f"`{result['command']}`" for result in results.values())
-    threads = " and ".join(str(result["machine"]["threads"]) for result in results.values())
     return "\n".join(
         [
             *lines,
             "",
-            f"Made by {commands} ({threads} threads, torch {loss['versions']['torch']}; median over "
-            f"{loss['settings']['rounds']} interleaved rounds, on a machine with other work).",
+            f"Made by {commands} ({loss['machine']['threads']} threads of an {loss['machine']['processor']}, torch "
+            f"{loss['versions']['torch']}; medians over {loss['settings']['rounds']} interleaved rounds). The last "
+            "three columns are for the loss.",
         ]
     )
 
