@@ -39,15 +39,13 @@ def overhead() -> str:
             f"{row['head_everywhere']:.3f} | {row['whole_model']:.3f} | {row['paper_512']:.3f} |"
         )
     commands = " and ".join(f"`{result['command']}`" for result in results.values())
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Made by {commands} ({loss['machine']['threads']} threads of an {loss['machine']['processor']}, torch "
-            f"{loss['versions']['torch']}; medians over {loss['settings']['rounds']} interleaved rounds). The last "
-            "three columns are for the loss.",
-        ]
+    machine, versions, rounds = loss["machine"], loss["versions"], loss["settings"]["rounds"]
+    made = (
+        f"Made by {commands} ({machine['threads']} threads of an {machine['processor']}, torch "
+        f"{versions['torch']}; medians over {rounds} interleaved rounds). The last three columns are for "
+        "the loss."
     )
+    return "\n".join([*lines, "", made])
 
 
 def demo() -> str:
