@@ -122,3 +122,19 @@ def test_a_cap_a_scale_or_a_cast_after_the_head_is_understood(kind: str) -> None
     torch.testing.assert_close(
         (exact * counts).sum() / counts.sum(), loss.float(), rtol=5e-3, atol=1e-4
     )
+
+
+def test_a_cap_is_found_though_an_untrained_models_logits_do_not_show_it() -> None:
+    config = hf.Gemma2Config(
+        **SMALL, num_key_value_heads=2, head_dim=8, final_logit_softcapping=30.0, pad_token_id=0
+    )
+    model = hf.Gemma2ForCausalLM(config).eval()
+    batch = token_batch(size=4)
+    sifter = Sifter(model, exit="last", score="loss")
+    sifter.score(batch)  # the plan is made while all logits are small
+    with torch.no_grad():
+        model.model.norm.weight.fill_(2000.0)
+        want = torch.stack(
+            [model(**{k: v[i : i + 1] for k, v in batch.items()}).loss for i in range(4)]
+        )
+    torch.testing.assert_close(sifter.score(batch), want, rtol=1e-3, atol=1e-3)

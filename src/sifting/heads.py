@@ -82,7 +82,8 @@ def find_head(
         name: the logits meant.
         shape: their shape; outputs of other shapes are let go at once.
     """
-    seen: list[tuple[str, nn.Module, Tensor, int]] = []
+    # with the storage itself, whose address would else be used again by what comes after
+    seen: list[tuple[str, nn.Module, Tensor, torch.UntypedStorage]] = []
 
     def noting(path: str) -> Callable[..., None]:
         def note(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
@@ -96,7 +97,7 @@ def find_head(
             ):
                 output_NC = _some(output).clone()
                 if _by_position(module, _some(args[0]), output_NC):
-                    seen.append((path, module, output_NC, output.data_ptr()))
+                    seen.append((path, module, output_NC, output.untyped_storage()))
 
         return note
 
@@ -114,10 +115,11 @@ def find_head(
     cap = getattr(getattr(model, "config", None), "final_logit_softcapping", None)
     wanted_NC = _some(logits)
     # the outermost module returns last
-    for path, module, output_NC, place in reversed(seen):
+    place = logits.untyped_storage().data_ptr()
+    for path, module, output_NC, storage in reversed(seen):
         finish = _finish(output_NC, wanted_NC, cap)
         if finish is not None:
-            return Head(path, module, shape[-1], finish, bare=place == logits.data_ptr())
+            return Head(path, module, shape[-1], finish, bare=storage.data_ptr() == place)
     return None
 
 
@@ -130,13 +132,14 @@ def _some(values_BTX: Tensor) -> Tensor:
 def _finish(output: Tensor, logits: Tensor, cap: float | None) -> Finish | None:
     """What turns the module's output into the logits, if it is one of the usual things."""
     dtype = logits.dtype
-    ways: list[Finish] = [lambda z: z.to(dtype)]
+    ways: list[Finish] = []
+    if cap:  # first: the small logits of an untrained model look the same without it
+        ways.append(lambda z: (torch.tanh(z / cap) * cap).to(dtype))
+    ways.append(lambda z: z.to(dtype))
     most = output.abs().argmax()
     if float(output.flatten()[most]) != 0:
         scale = float(logits.flatten()[most]) / float(output.flatten()[most])
         ways.append(lambda z: (z * scale).to(dtype))
-    if cap:
-        ways.append(lambda z: (torch.tanh(z / cap) * cap).to(dtype))
     return next((way for way in ways if _close(way(output), logits)), None)
 
 
