@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter
-from sifting.engine import Diverged, Engine, Pace, Task
+from sifting.engine import Diverged, Engine
+from sifting.problem import Pace, Task
 from sifting.runs import RunError, RunFolder, read_run
 
 
@@ -90,10 +91,54 @@ def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(
 
     def figures(path: Path) -> list[Any]:
         return [
-            {k: v for k, v in line.items() if k != "seconds"} for line in read_run(path).metrics
+            {k: v for k, v in line.items() if k not in ("seconds", "load")}
+            for line in read_run(path).metrics
         ]
 
     assert figures(tmp_path / "whole") == figures(tmp_path / "broken")
+
+
+def test_runs_that_take_turns_end_like_runs_of_their_own(tmp_path: Path) -> None:
+    whole, parts = (
+        [
+            build(RunFolder.create(tmp_path / f"{kind}-{i}", config={}), pace=PACE, arm=arm)
+            for i, arm in enumerate(ARMS)
+        ]
+        for kind in ("whole", "parts")
+    )
+    for engine in whole:
+        torch.manual_seed(9)
+        engine.run()
+    for engine in parts:
+        torch.manual_seed(9)
+        engine.advance(1)
+    while not all(engine.done for engine in parts):
+        for size, engine in enumerate(parts, start=3):
+            engine.advance(size)
+    assert [engine.finish() for engine in parts] == ["finished"] * 3
+    for one, other in zip(whole, parts, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+
+
+def test_waiting_for_a_turn_is_not_charged_to_the_step(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[1])
+    engine.advance(20)
+    time.sleep(1.0)
+    engine.advance(20)
+    engine.finish()
+    assert 0 < engine.sifter.stats().seconds_between < 1.0
+
+
+def test_time_by_the_table_is_recorded_beside_the_time_that_passed(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[1])
+    engine.reference = {"data": 0.5, "scoring": 3.0, "forward": 1.0}
+    engine.run()
+    last = read_run(tmp_path / "run").metrics[-1]
+    counts = engine.sifter.stats()
+    assert last["reference"]["data"] == 0.5 * counts.candidates_seen
+    assert last["reference"]["scoring"] == 3.0 * counts.selections
+    assert last["reference"]["forward"] == 40.0
+    assert last["load"] >= 0
 
 
 def test_the_log_has_what_reports_need(tmp_path: Path) -> None:

@@ -25,8 +25,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from sifting._version import __version__
-from sifting.engine import Engine, Pace, Task
+from sifting.engine import Engine
 from sifting.meter import SiftingWarning
+from sifting.problem import Pace, Task
 from sifting.runs import RunError, RunFolder, read_run, write_json
 from sifting.sifter import Sifter
 

@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 
 from sifting.ranks import Ranks
 from sifting.sifter import Sifter
-from sifting.streams import Streams
+from sifting.streams import load_streams, save_streams
 from sifting.wrappers import in_use
 
 COMPLETE = ".metadata"  # what torch.distributed.checkpoint writes last
@@ -51,7 +51,7 @@ class Portable:
         self.extra = dict(extra or {})
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"sifter": self.sifter.state_dict(), "streams": _streams()}
+        own = {"sifter": self.sifter.state_dict(), "streams": save_streams()}
         parts = self._ranks.gather(own) if self._ranks is not None else [own]
         blob = io.BytesIO()
         torch.save({"parts": parts, "extra": self.extra}, blob)
@@ -65,7 +65,7 @@ class Portable:
         rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)
         self.sifter.load_state_dict(state_of([part["sifter"] for part in parts], rank, world))
         if len(parts) == world:
-            _set_streams(parts[rank]["streams"])
+            load_streams(parts[rank]["streams"])
 
     @property
     def _ranks(self) -> Ranks | None:
@@ -188,16 +188,3 @@ def _complete(folder: str | Path) -> list[Path]:
 def _divided(total: int, rank: int, world: int) -> int:
     """One rank's part of a sum, the first ranks taking what is left over."""
     return total // world + (rank < total % world)
-
-
-def _streams() -> dict[str, Any]:
-    streams = Streams.now().to_plain()
-    if torch.cuda.is_available():
-        streams["cuda"] = torch.cuda.get_rng_state()
-    return streams
-
-
-def _set_streams(streams: Mapping[str, Any]) -> None:
-    Streams.from_plain(streams).restore()
-    if "cuda" in streams and torch.cuda.is_available():
-        torch.cuda.set_rng_state(streams["cuda"].cpu())

@@ -2,17 +2,17 @@
 
 Every arm goes through a `Sifter`; the baseline keeps everything, which is the plain loop bit for
 bit. A run that is interrupted, or killed, goes on from its last checkpoint with the same batches,
-the same choices and the same random numbers.
+the same choices and the same random numbers. Under `torchrun` rank 0 writes for all.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -20,70 +20,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.distributed import state_of
+from sifting.exits import unwrap
+from sifting.problem import Pace, Task
+from sifting.ranks import Ranks
 from sifting.runs import RunError, RunFolder
 from sifting.sifter import Sifter
-from sifting.streams import Streams
+from sifting.streams import load_streams, save_streams
+from sifting.wrappers import data_parallel, in_use
 
 CLOCKS = ("data", "scoring", "auditing", "forward", "backward", "optimizer", "evaluation")
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is trained.
-
-    Attributes:
-        model: the model.
-        optimizer: over its parameters.
-        loader: candidate batches of one epoch; iterated again and again.
-        loss: `loss(model, batch)`, a scalar to go backward from.
-        evaluate: figures on held-out data, e.g. {"accuracy": 0.9}.
-        schedule: stepped once an update; None for a constant learning rate.
-    """
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    loader: Iterable[Any]
-    loss: Callable[[nn.Module, Any], Tensor]
-    evaluate: Callable[[nn.Module], dict[str, float]]
-    schedule: torch.optim.lr_scheduler.LRScheduler | None = None
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long to train and how often to do what.
-
-    >>> Pace(updates=100, evaluate_every=50).checkpoint_every
-    500
-
-    Args:
-        updates: optimizer steps in all.
-        accumulate: batches whose gradients make one update.
-        clip: largest norm of the gradient; None for any.
-        autocast: "no", "bf16" or "fp16".
-        log_every, evaluate_every, checkpoint_every: updates between each.
-        keep_checkpoints: how many of the last to keep.
-    """
-
-    updates: int
-    accumulate: int = 1
-    clip: float | None = None
-    autocast: str = "no"
-    log_every: int = 50
-    evaluate_every: int = 500
-    checkpoint_every: int = 500
-    keep_checkpoints: int = 2
-
-    def __post_init__(self) -> None:
-        names = "updates accumulate log_every evaluate_every checkpoint_every keep_checkpoints"
-        for name in names.split():
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r}: give a whole number of at least 1"
-                )
-        if self.autocast not in ("no", "bf16", "fp16"):
-            raise ValueError(f"autocast={self.autocast!r}: choose 'no', 'bf16' or 'fp16'")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip={self.clip!r} must be above 0, or None")
+QUALITY = ("recall", "rank_correlation", "rho_approx", "rho_explored", "misclassified")
+AGREE_EVERY = 10  # updates between two questions to all ranks whether one was told to stop
 
 
 class Diverged(RuntimeError):
@@ -99,6 +47,8 @@ class Engine:
         pace: how long, and how often to log, evaluate and save.
         folder: where to write.
         watch: called with every logged record, for a progress line or a logger.
+        reference: what each operation costs on an undisturbed machine, as `charged` takes it;
+            records then have the time by that table beside the time that passed.
     """
 
     def __init__(
@@ -108,79 +58,125 @@ class Engine:
         pace: Pace,
         folder: RunFolder,
         watch: Callable[[Mapping[str, Any]], None] | None = None,
+        reference: Mapping[str, float] | None = None,
     ) -> None:
         self.task, self.sifter, self.pace, self.folder = task, sifter, pace, folder
-        self.watch = watch
+        self.watch, self.reference = watch, reference
         self.update = 0
         self.seconds = dict.fromkeys(CLOCKS, 0.0)
         self.losses: list[Tensor] = []  # since the last record; read back only for it
         self.last: dict[str, float] = {}
         self.stopped_by: str | None = None
+        self._asked: str | None = None  # the signal that asked this rank to stop
         device = sifter.device
+        self.ranks = Ranks(lambda: sifter.device) if in_use() else None
+        self.leads = self.ranks is None or self.ranks.rank == 0
         self.dtype = {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}[pace.autocast]
         self.scaler = torch.amp.GradScaler(device.type, enabled=pace.autocast == "fp16")
+        self._groups: Generator[list[Any]] | None = None
+        self._paused: tuple[dict[str, Any], float] | None = None  # streams, and since when
 
     def resume(self, step: int) -> None:
         """Go on from a checkpoint of the folder."""
         state = self.folder.load(step)
-        self.task.model.load_state_dict(state["model"])
+        unwrap(self.task.model).load_state_dict(state["model"])
         self.task.optimizer.load_state_dict(state["optimizer"])
         if self.task.schedule is not None:
             self.task.schedule.load_state_dict(state["schedule"])
         self.scaler.load_state_dict(state["scaler"])
-        self.sifter.load_state_dict(state["sifter"])
+        parts = state["ranks"]
+        rank, world = (0, 1) if self.ranks is None else (self.ranks.rank, self.ranks.world)
+        self.sifter.load_state_dict(state_of([part["sifter"] for part in parts], rank, world))
         self.update = int(state["update"])
         self.seconds = {name: float(state["seconds"][name]) for name in CLOCKS}
         self.last = dict(state["last"])
         self.losses = [] if state["losses"] is None else list(state["losses"])
-        Streams.from_plain(state["streams"]).restore()
+        if len(parts) == world:
+            load_streams(parts[rank]["streams"])
 
     def save(self) -> Path:
-        """Write a checkpoint of everything a resumed run needs."""
-        schedule = self.task.schedule
-        state = {
-            "update": self.update,
-            "model": self.task.model.state_dict(),
-            "optimizer": self.task.optimizer.state_dict(),
-            "schedule": None if schedule is None else schedule.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "sifter": self.sifter.state_dict(),
-            "streams": Streams.now().to_plain(),
-            "seconds": self._clocks(),
-            "last": self.last,
-            "losses": torch.stack(self.losses) if self.losses else None,
-        }
-        return self.folder.save(self.update, state, keep=self.pace.keep_checkpoints)
+        """Write a checkpoint of everything a resumed run needs; all ranks take part."""
+        own = {"sifter": self.sifter.state_dict(), "streams": save_streams()}
+        parts = [own] if self.ranks is None else self.ranks.gather(own)
+        path = self.folder.checkpoint_path(self.update)
+        if self.leads:
+            schedule = self.task.schedule
+            state = {
+                "update": self.update,
+                "model": unwrap(self.task.model).state_dict(),
+                "optimizer": self.task.optimizer.state_dict(),
+                "schedule": None if schedule is None else schedule.state_dict(),
+                "scaler": self.scaler.state_dict(),
+                "ranks": parts,
+                "seconds": self._clocks(),
+                "last": self.last,
+                "losses": torch.stack(self.losses) if self.losses else None,
+            }
+            self.folder.save(self.update, state, keep=self.pace.keep_checkpoints)
+        return path
+
+    @property
+    def done(self) -> bool:
+        """Whether the planned updates are made."""
+        return self.update >= self.pace.updates
 
     def run(self) -> str:
         """Train until the budget is spent or a signal comes; returns the run's status."""
-        with self._signals():
-            try:
-                for batches in self._groups():
-                    self._update(batches)
-                    if self._due(self.pace.log_every):
-                        self._log_training()
-                    if self._due(self.pace.evaluate_every):
-                        self._evaluate()
-                    if self._due(self.pace.checkpoint_every) or self.stopped_by:
-                        self.save()
-                    if self.stopped_by:
-                        break
-            except Diverged as error:
-                self.folder.finish("failed", {**self._summary(), "error": str(error)})
-                raise
+        with self.signals():
+            while not self.done and self.stopped_by is None:
+                self.advance(self.pace.updates)
+        return self.finish()
+
+    def advance(self, updates: int) -> None:
+        """Make some updates and pause, so that another run may use the machine in between.
+
+        However it is cut up, the run stays the same: the global random streams are the run's own.
+        """
+        if self._paused is not None:
+            streams, since = self._paused
+            load_streams(streams)
+            # the sifter's clock of the user's step has been running
+            self.sifter.meter.seconds["between"] -= time.perf_counter() - since
+        if self._groups is None:
+            self._groups = self._draw()
+        last = min(self.update + updates, self.pace.updates)
+        try:
+            while self.update < last and self.stopped_by is None:
+                self._update(next(self._groups))
+                self._after_update()
+        except Diverged as error:
+            self._end("failed", error=str(error))
+            raise
+        self._paused = save_streams(), time.perf_counter()
+
+    def finish(self) -> str:
+        """Close the run folder; returns the run's status."""
         status = "stopped" if self.stopped_by else "finished"
-        self.folder.finish(status, self._summary())
+        if self._groups is not None:
+            self._groups.close()
+        self._end(status)
         return status
+
+    def _after_update(self) -> None:
+        if self.ranks is None:
+            self.stopped_by = self._asked
+        elif self._due(AGREE_EVERY):  # a rank that stops alone leaves the others waiting
+            self.stopped_by = next(filter(None, self.ranks.gather(self._asked)), None)
+        if self._due(self.pace.log_every):
+            self._log_training()
+        if self._due(self.pace.evaluate_every):
+            self._evaluate()
+        if self._due(self.pace.checkpoint_every) or self.stopped_by:
+            self.save()
 
     def _due(self, every: int) -> bool:
         return self.update % every == 0 or self.update == self.pace.updates
 
-    def _groups(self) -> Iterator[list[Any]]:
+    def _draw(self) -> Generator[list[Any]]:
         """The batches of each update, epoch after epoch."""
         group: list[Any] = []
         self.task.model.train()
-        while self.update < self.pace.updates:
+        while True:
             # a run that was saved at the end of an epoch resumes with nothing left of it
             empty = not self.sifter.resuming
             for batch in self.sifter(self.task.loader):
@@ -189,19 +185,18 @@ class Engine:
                 if len(group) == self.pace.accumulate:
                     yield group
                     group = []
-                if self.update >= self.pace.updates:
-                    return
             if empty:
                 raise RunError("the loader gave no batch: the data is smaller than one batch")
 
     def _update(self, group: list[Any]) -> None:
         task, device = self.task, self.sifter.device
         total: Tensor | None = None
-        for batch in group:
-            with self._time("forward"), self._autocast():
-                loss = task.loss(task.model, batch) / len(group)
-            with self._time("backward"):
-                torch.autograd.backward(self.scaler.scale(loss))
+        for place, batch in enumerate(group, start=1):
+            with self._alone(place < len(group)):
+                with self._time("forward"), self._autocast():
+                    loss = task.loss(task.model, batch) / len(group)
+                with self._time("backward"):
+                    torch.autograd.backward(self.scaler.scale(loss))
             total = loss.detach() if total is None else total + loss.detach()
         with self._time("optimizer"):
             if self.pace.clip is not None:
@@ -228,6 +223,11 @@ class Engine:
             f"the loss of update {self.update} is {loss}; {good}. Lower the learning rate, or clip"
         )
 
+    def _alone(self, accumulating: bool) -> Any:
+        """Gradients that are only added up need not travel between ranks yet."""
+        wrapper = data_parallel(self.task.model) if accumulating else None
+        return nullcontext() if wrapper is None else wrapper.no_sync()
+
     def _autocast(self) -> Any:
         if self.dtype is None:
             return nullcontext()
@@ -252,46 +252,48 @@ class Engine:
         }
 
     def _record(self, kind: str, figures: Mapping[str, Any]) -> None:
-        stats = self.sifter.stats()
-        record = {
+        stats = self.sifter.stats(reduce=True)
+        record: dict[str, Any] = {
             "kind": kind,
             "step": self.update,
             "candidates_seen": stats.candidates_seen,
             "samples_trained": stats.samples_trained,
             "seconds": {name: round(value, 6) for name, value in self._clocks().items()},
-            **figures,
         }
-        self.folder.log(record)
+        if self.reference is not None:
+            record["reference"] = charged(
+                self.reference, self.update, dict(self.sifter.meter.counts)
+            )
+        if hasattr(os, "getloadavg"):
+            record["load"] = round(os.getloadavg()[0], 2)
+        if not self.leads:
+            return
+        self.folder.log({**record, **figures})
         if self.watch is not None:
-            self.watch({**record, "planned": self.pace.updates})
+            self.watch({**record, **figures, "planned": self.pace.updates})
 
     def _log_training(self) -> None:
         loss = float(torch.stack(self.losses).mean())
         self.losses = []
+        if self.ranks is not None:
+            loss = sum(self.ranks.gather(loss)) / self.ranks.world
         if not math.isfinite(loss):
             self._diverged(loss)
-        stats = self.sifter.stats()
-        quality = {
-            name: stats[name]
-            for name in (
-                "recall",
-                "rank_correlation",
-                "rho_approx",
-                "rho_explored",
-                "misclassified",
-            )
-        }
+        stats = self.sifter.stats(reduce=True)
         lr = self.task.optimizer.param_groups[0]["lr"]
-        self._record("train", {"loss": loss, "lr": lr, "selection": quality})
+        selection = {name: stats[name] for name in QUALITY}
+        self._record("train", {"loss": loss, "lr": lr, "selection": selection})
 
     def _evaluate(self) -> None:
         with self._time("evaluation"):
-            self.last = self.task.evaluate(self.task.model)
+            self.last = self.task.evaluate(unwrap(self.task.model))
             self.task.model.train()
         self._record("eval", self.last)
 
-    def _summary(self) -> dict[str, Any]:
-        return {
+    def _end(self, status: str, **more: Any) -> None:
+        if not self.leads:
+            return
+        summary = {
             "updates": self.update,
             "planned": self.pace.updates,
             "stopped_by": self.stopped_by,
@@ -299,15 +301,16 @@ class Engine:
             "final": self.last,
             "sifting": dict(self.sifter.stats()),
         }
+        self.folder.finish(status, {**summary, **more})
 
     @contextmanager
-    def _signals(self) -> Iterator[None]:
+    def signals(self) -> Iterator[None]:
         """Ctrl-C and SIGTERM end the run after the update under way; a second one at once."""
 
         def stop(number: int, frame: FrameType | None) -> None:
-            if self.stopped_by is not None:
+            if self._asked is not None:
                 raise KeyboardInterrupt
-            self.stopped_by = signal.Signals(number).name
+            self._asked = signal.Signals(number).name
 
         try:
             before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
@@ -318,3 +321,29 @@ class Engine:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def charged(
+    table: Mapping[str, float], updates: int, counts: Mapping[str, float]
+) -> dict[str, float]:
+    """Seconds by a table of what each operation costs, for what was done so far.
+
+    >>> table = {"data": 0.01, "scoring": 2.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}
+    >>> charged(table, 3, {"candidates_seen": 100, "selections": 2, "audits": 0})
+    {'data': 1.0, 'scoring': 4.0, 'auditing': 0.0, 'forward': 3.0, 'backward': 6.0, 'optimizer': 1.5}
+
+    Args:
+        table: seconds of loading one candidate, of scoring a batch, of an audit, and of an
+            update's forward, backward and optimizer step.
+        updates: that were made.
+        counts: candidates_seen, selections and audits of the sifter.
+    """
+    times = {
+        "data": counts.get("candidates_seen", 0),
+        "scoring": counts.get("selections", 0),
+        "auditing": counts.get("audits", 0),
+        "forward": updates,
+        "backward": updates,
+        "optimizer": updates,
+    }
+    return {name: round(table.get(name, 0.0) * times[name], 6) for name in times}

@@ -18,6 +18,8 @@ from sifting.streams import Streams
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
+DONE = ("batches", "pieces", "samples", "candidates", "ranks")  # what a place says of the past
+
 
 class SiftedLoader:
     """The batches to train on, drawn from a loader of candidates.
@@ -222,7 +224,9 @@ def _order(
 
     A shuffling loader draws its order from its generator, or else from torch's global stream,
     when an epoch starts. To resume, that draw is made again from the same state; the global
-    stream is then put back to where the user has it now.
+    stream is then put back to where the user has it now. A loader that makes its batches from
+    their numbers may have `fast_forward(count)`, after which its next iteration leaves out the
+    first `count` of them; any other is iterated up to the place.
     """
     generators = _generators(loader)
     if skip is None:
@@ -236,6 +240,14 @@ def _order(
     for name, generator in generators.items():
         if name in skip:
             generator.set_state(skip[name].cpu())
+    forward = getattr(loader, "fast_forward", None)
+    if callable(forward):
+        forward(int(skip["batches"]))
+        source = iter(loader)
+        if "ranks" in skip:
+            _check_samples(skip, int(skip["batches"]) * int(getattr(loader, "batch_size", 0)))
+        here.restore()
+        return source, {name: skip[name] for name in skip if name not in DONE}
     source = iter(loader)
     # A batch left half-trained is fetched again just as it was the first time. So is the last
     # one used, and for a loader that looks ahead by a batch (Accelerate's), the one before.
@@ -253,17 +265,21 @@ def _order(
             )
         if "ranks" in skip and passed < skip["batches"]:
             samples += batches.batch_size(candidates)
-    if "ranks" in skip and samples != skip["samples"]:
+    if "ranks" in skip:
+        _check_samples(skip, samples)
+    if skip["pieces"]:
+        source = itertools.chain([candidates], source)
+    here.restore()
+    return source, {name: skip[name] for name in skip if name not in DONE}
+
+
+def _check_samples(skip: dict[str, Any], samples: int) -> None:
+    if samples != skip["samples"]:
         raise ValueError(
             f"cannot resume on {skip['ranks']} ranks: {skip['candidates']} candidates had been used in "
             f"{skip['batches']} batches, and that many batches of this loader hold {samples} on this rank, "
             f"not {skip['samples']}. Keep the number of candidates that all ranks together draw a step"
         )
-    if skip["pieces"]:
-        source = itertools.chain([candidates], source)
-    here.restore()
-    done = ("batches", "pieces", "samples", "candidates", "ranks")
-    return source, {name: skip[name] for name in skip if name not in done}
 
 
 def _warm(loader: Any) -> bool:

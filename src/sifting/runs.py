@@ -90,14 +90,8 @@ class RunFolder:
         Args:
             checkpoint_bytes: size of one checkpoint, to see whether the disk has room.
         """
-        if (path / "run.json").exists():
-            raise RunError(f"{path} holds a run already: resume it, or choose another folder")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            (path / "checkpoints").mkdir(exist_ok=True)
-            write_json(path / "config.json", config)
-        except OSError as error:
-            raise RunError(f"cannot write a run to {path}: {error}") from error
+        cls.check(path)
+        write_json(path / "config.json", config)
         free = shutil.disk_usage(path).free
         if free < LEAST_FREE * checkpoint_bytes:
             raise RunError(
@@ -108,6 +102,19 @@ class RunFolder:
         write_json(path / "environment.json", environment())
         folder._status("running")
         return folder
+
+    @staticmethod
+    def check(path: Path) -> None:
+        """Raise unless a new run can be written to a folder, which is made where it is missing."""
+        if (path / "run.json").exists():
+            raise RunError(f"{path} holds a run already: resume it, or choose another folder")
+        probe = path / ".probe"
+        try:
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            probe.write_text("")
+            probe.unlink()
+        except OSError as error:
+            raise RunError(f"cannot write a run to {path}: {error}") from error
 
     @classmethod
     def reopen(cls, path: Path, *, config: Mapping[str, Any], step: int) -> RunFolder:

@@ -12,6 +12,21 @@ import torch
 from torch import Tensor
 
 
+def save_streams() -> dict[str, Any]:
+    """All global streams of this process, its GPUs' too, as tensors and numbers for a checkpoint."""
+    streams = Streams.now().to_plain()
+    if torch.cuda.is_available():
+        streams["cuda"] = torch.cuda.get_rng_state()
+    return streams
+
+
+def load_streams(streams: Mapping[str, Any]) -> None:
+    """Put the streams back to what `save_streams` gave."""
+    Streams.from_plain(streams).restore()
+    if "cuda" in streams and torch.cuda.is_available():
+        torch.cuda.set_rng_state(streams["cuda"].cpu())
+
+
 @dataclass(frozen=True)
 class Streams:
     """State of the global streams of torch (CPU), Python and, where it is in use, NumPy.

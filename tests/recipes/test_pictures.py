@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from sifting.recipes.pictures import (
+    DataError,
     PictureBatches,
     Pictures,
-    PicturesError,
     augmented,
     decode,
     read_pictures,
@@ -94,12 +94,12 @@ UNREADABLE = [{"image": {"bytes": b"no picture", "path": None}, "label": 0}]
 )
 def test_bad_data_is_named(make: Any, message: str, tmp_path: Path) -> None:
     make(tmp_path)
-    with pytest.raises(PicturesError, match=message):
+    with pytest.raises(DataError, match=message):
         read_pictures(str(tmp_path), side=8)
 
 
 def test_labels_outside_the_classes_name_the_row() -> None:
-    with pytest.raises(PicturesError, match="row 1 has the label 7, but there are 3 classes"):
+    with pytest.raises(DataError, match="row 1 has the label 7, but there are 3 classes"):
         Pictures(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 7]), 3)
 
 
@@ -141,5 +141,5 @@ def test_every_crop_is_a_window_of_the_padded_picture_or_its_mirror() -> None:
 
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(PicturesError, match="batches of 21 from 20 pictures"):
+    with pytest.raises(DataError, match="batches of 21 from 20 pictures"):
         PictureBatches(some(), 21, seed=0)

@@ -11,6 +11,8 @@ from sifting.recipes import cli, resnet
 from sifting.recipes.arms import ARMS
 from sifting.recipes.pictures import read_pictures
 from sifting.recipes.progress import describe
+from sifting.recipes.recipe import train
+from sifting.recipes.resnet import RECIPE
 from sifting.runs import RunFolder, read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
@@ -28,7 +30,7 @@ def test_every_arm_runs_end_to_end_and_makes_the_same_updates(
     arm: str, digits: Any, tmp_path: Path
 ) -> None:
     config = replace(TINY, arm=arm)
-    assert resnet.train(config, tmp_path / "run", data=digits) == "finished"
+    assert train(RECIPE, config, tmp_path / "run", data=digits) == "finished"
     run = read_run(tmp_path / "run")
     assert run.config["arm"] == arm
     assert run.summary["updates"] == 35
@@ -49,24 +51,24 @@ def test_the_paper_preset_is_as_published() -> None:
     }
 
 
-def test_the_baseline_has_the_same_network_as_the_others(digits: Any, tmp_path: Path) -> None:
-    engine = resnet.build(TINY, digits, RunFolder.create(tmp_path / "run", config={}))
-    assert any("sift_exit" in name for name, _ in engine.task.model.named_parameters())
+def test_the_baseline_has_the_same_network_as_the_others(digits: Any) -> None:
+    model = resnet.problem(TINY, digits).model
+    assert any("sift_exit" in name for name, _ in model.named_parameters())
 
 
 def test_a_run_resumes_to_the_same_end(digits: Any, tmp_path: Path) -> None:
     config = replace(TINY, arm="default")
-    resnet.train(config, tmp_path / "whole", data=digits)
+    train(RECIPE, config, tmp_path / "whole", data=digits)
 
     def stop(record: Any) -> None:
         if record["kind"] == "eval" and record["step"] < 30:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        resnet.train(replace(config), tmp_path / "cut", data=digits, watch=stop)
-    assert resnet.train(config, tmp_path / "cut", data=digits, resume=True) == "finished"
+        train(RECIPE, replace(config), tmp_path / "cut", data=digits, watch=stop)
+    assert train(RECIPE, config, tmp_path / "cut", data=digits, resume=True) == "finished"
     assert (
-        resnet.train(config, tmp_path / "cut", data=digits, resume=True) == "finished"
+        train(RECIPE, config, tmp_path / "cut", data=digits, resume=True) == "finished"
     )  # as it is
     ends = [RunFolder(tmp_path / name).load(35)["model"] for name in ("whole", "cut")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])

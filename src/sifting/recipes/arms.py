@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from sifting.exits import Exit
 from sifting.sifter import Sifter
-
-MakeExit = Callable[[nn.Module], int | str | Exit]
 
 
 @dataclass(frozen=True)
@@ -21,24 +20,28 @@ class Arm:
     Attributes:
         about: one line for --help and reports.
         sifter: arguments of its `Sifter`; keep=1.0 is the plain loop.
-        exit: "early" (the recipe's own early exit) or any value of `exit=`.
+        exit: "early" (the problem's own early exit) or any value of `exit=`.
+        factory: a user's own `factory(model, **options) -> Sifter` in place of all that.
     """
 
     about: str
-    sifter: dict[str, Any]
-    exit: int | str = "early"
+    sifter: Mapping[str, Any] = field(default_factory=dict)
+    exit: int | str | Exit = "early"
+    factory: Callable[..., Sifter] | None = None
 
     @property
     def keep(self) -> float:
         """Share of the candidates that is trained."""
         return float(self.sifter.get("keep", 0.5))
 
-    def make(self, model: nn.Module, early: MakeExit, **options: Any) -> Sifter:
-        """The arm's sifter for a model whose early exit `early` makes."""
+    def make(self, model: nn.Module, *, early: int | str | Exit, **options: Any) -> Sifter:
+        """The arm's sifter for a model whose early exit is `early`."""
+        if self.factory is not None:
+            return _checked(self.factory(model, **options), self.about)
         if self.keep == 1.0:
             return Sifter(model, keep=1.0, seed=options.get("seed", 0))
-        exit = early(model) if self.exit == "early" else self.exit
-        return Sifter(model, exit=exit, **{"keep": 0.5, "explore": 0.0, **self.sifter, **options})
+        exit = early if self.exit == "early" else self.exit
+        return Sifter(model, exit=exit, **{"keep": 0.5, "explore": 0.0, **options, **self.sifter})
 
 
 ARMS: dict[str, Arm] = {
@@ -59,3 +62,63 @@ ARMS: dict[str, Arm] = {
         exit="tuned",
     ),
 }
+
+
+def find_arm(name: str) -> Arm:
+    """The arm of a name: one of `ARMS`, one of them at another exit, or a user's own.
+
+    >>> find_arm("sift@3").exit
+    3
+    >>> find_arm("sift-entropy@last").exit
+    'last'
+
+    Args:
+        name: "sift", "sift@3" (the third block), or "module:attribute", where the attribute is an
+            `Arm`, a mapping of arguments for `Sifter`, or a function `(model, **options) -> Sifter`
+            that keeps half.
+    """
+    if name in ARMS:
+        return ARMS[name]
+    if ":" in name:
+        return _imported(name)
+    base, at, where = name.partition("@")
+    if not at or base not in ARMS:
+        raise ValueError(
+            f"arm={name!r} is unknown: choose one of {', '.join(ARMS)}, one of them at another exit "
+            "(sift@3), or a path to your own (module:attribute)"
+        )
+    arm = ARMS[base]
+    if arm.exit != "early":
+        early = ", ".join(key for key, value in ARMS.items() if value.exit == "early")
+        raise ValueError(f"arm={name!r}: {base!r} has no early exit to move; these have: {early}")
+    exit: int | str = int(where) if where.isdigit() else where
+    if where in ("", "0"):
+        raise ValueError(f"arm={name!r}: give a block number from 1, 'last' or a path after the @")
+    return replace(arm, about=f"{arm.about}, at {where}", exit=exit)
+
+
+def _imported(name: str) -> Arm:
+    module, _, attribute = name.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"arm={name!r} cannot be imported: {error}. Is it on PYTHONPATH?"
+        ) from error
+    if isinstance(found, Arm):
+        return found
+    if isinstance(found, Mapping):
+        options = dict(found)
+        return Arm(name, {k: v for k, v in options.items() if k != "exit"}, options.get("exit", 1))
+    if callable(found):
+        return Arm(name, factory=found)
+    raise ValueError(
+        f"arm={name!r} is a {type(found).__name__}: it must be an Arm, a mapping of arguments for "
+        "Sifter, or a function (model, **options) -> Sifter"
+    )
+
+
+def _checked(sifter: object, name: str) -> Sifter:
+    if not isinstance(sifter, Sifter):
+        raise TypeError(f"{name} returned a {type(sifter).__name__}, and must return a Sifter")
+    return sifter

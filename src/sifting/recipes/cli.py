@@ -5,8 +5,14 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 RECIPES = {"resnet": "sifting.recipes.resnet"}
+
+
+def find_recipe(name: str) -> Any:
+    """The recipe of a name."""
+    return importlib.import_module(RECIPES[name]).RECIPE
 
 
 def main(argv: Sequence[str]) -> int:
@@ -20,4 +26,6 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stdout if asked else sys.stderr,
         )
         return 0 if asked else 2
-    return int(importlib.import_module(RECIPES[argv[0]]).main(argv[1:]))
+    from sifting.recipes.recipe import main as run
+
+    return run(find_recipe(argv[0]), argv[1:])

@@ -15,12 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sifting.recipes.recipe import DataError
+
 LABELS = ("fine_label", "label", "labels")  # CIFAR-100 has two; the fine one is the task
 TESTS = ("test", "validation", "valid", "val")
-
-
-class PicturesError(ValueError):
-    """Data that cannot be trained on; the message names the row, file or split."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,11 @@ class Pictures:
 
     def __post_init__(self) -> None:
         if not len(self.labels_N):
-            raise PicturesError("a split without pictures")
+            raise DataError("a split without pictures")
         low, high = int(self.labels_N.min()), int(self.labels_N.max())
         if low < 0 or high >= self.classes:
             row = int(((self.labels_N < 0) | (self.labels_N >= self.classes)).nonzero()[0])
-            raise PicturesError(
+            raise DataError(
                 f"row {row} has the label {int(self.labels_N[row])}, but there are {self.classes} classes, "
                 f"so labels go from 0 to {self.classes - 1}"
             )
@@ -87,16 +85,16 @@ def read_pictures(
                 else datasets.load_dataset("imagefolder", data_dir=str(path))
             )
         elif path.exists():
-            raise PicturesError(f"{source} is a file: give the folder that holds it")
+            raise DataError(f"{source} is a file: give the folder that holds it")
         else:
             splits = datasets.load_dataset(source)
-    except PicturesError:
+    except DataError:
         raise
     except Exception as error:
-        raise PicturesError(f"cannot read pictures from {source!r}: {error}") from error
+        raise DataError(f"cannot read pictures from {source!r}: {error}") from error
     test = next((name for name in TESTS if name in splits), None)
     if "train" not in splits or test is None:
-        raise PicturesError(
+        raise DataError(
             f"{source!r} has the splits {sorted(splits)}: a 'train' and one of {', '.join(TESTS)} are needed"
         )
     return tuple(_decoded(splits[name], name, side, progress) for name in ("train", test))  # type: ignore[return-value]
@@ -108,7 +106,7 @@ def _decoded(split: Any, name: str, side: int, progress: Callable[..., None] | N
     images = [n for n, kind in split.features.items() if isinstance(kind, datasets.Image)]
     labels = [n for n in LABELS if n in split.features]
     if not images or not labels:
-        raise PicturesError(
+        raise DataError(
             f"the split {name!r} has the columns {list(split.features)}: a picture column with the "
             f"`datasets` image schema and one of {', '.join(LABELS)} are needed"
         )
@@ -123,9 +121,7 @@ def _decoded(split: Any, name: str, side: int, progress: Callable[..., None] | N
             pixels[row] = decode(picture["bytes"] or Path(picture["path"]).read_bytes(), side)
         except Exception as error:
             where = picture.get("path") or f"row {row}"
-            raise PicturesError(
-                f"the picture {where} of {name!r} cannot be read: {error}"
-            ) from error
+            raise DataError(f"the picture {where} of {name!r} cannot be read: {error}") from error
         if progress is not None and row % 500 == 0:
             progress(name, row, len(raw))
     return Pictures(pixels, numbers, classes)
@@ -194,7 +190,7 @@ class PictureBatches:
         statistics: tuple[Tensor, Tensor] | None = None,
     ) -> None:
         if not 1 <= batch_size <= len(data):
-            raise PicturesError(
+            raise DataError(
                 f"batches of {batch_size} from {len(data)} pictures: choose a batch of at most {len(data)}"
             )
         self.dataset, self.batch_size, self.augment = data, batch_size, augment

@@ -40,9 +40,11 @@ def describe(name: str, record: Mapping[str, Any], seen: dict[str, Any], elapsed
 
 
 @contextmanager
-def progress_line(name: str) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A line that is rewritten with every record; a line each where there is no terminal."""
-    console = Console()
+def progress_line(
+    name: str, *, shown: bool = True
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """A line that is rewritten with every record; the last one only where there is no terminal."""
+    console = Console(quiet=not shown)
     begin, seen = time.perf_counter(), {}  # type: tuple[float, dict[str, Any]]
     with Live(Text(name), console=console, refresh_per_second=4, transient=False) as live:
 
