@@ -56,7 +56,11 @@ class Pictures:
 
 
 def read_pictures(
-    source: str, *, side: int, progress: Callable[[str, int, int], None] | None = None
+    source: str,
+    *,
+    side: int,
+    limit: int | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[Pictures, Pictures]:
     """Training and test pictures, all of one size.
 
@@ -65,10 +69,13 @@ def read_pictures(
             image schema (`train*.parquet`, `test*.parquet`), a folder of `train/CLASS/…` and
             `test/CLASS/…`, or a name on the Hugging Face Hub.
         side: height and width; pictures are resized by their shorter side and cut square.
+        limit: how many pictures to train on, spread evenly over the data; None for all.
         progress: called with the split, the pictures decoded so far and their number.
     """
     if source == "digits":
-        return _digits(side)
+        train, held_out = _digits(side)
+        rows = spread(len(train), limit)
+        return Pictures(train.pixels_NCHW[rows], train.labels_N[rows], train.classes), held_out
     import datasets
 
     path = Path(source)
@@ -97,7 +104,22 @@ def read_pictures(
         raise DataError(
             f"{source!r} has the splits {sorted(splits)}: a 'train' and one of {', '.join(TESTS)} are needed"
         )
-    return tuple(_decoded(splits[name], name, side, progress) for name in ("train", test))  # type: ignore[return-value]
+    chosen = splits["train"].select(spread(len(splits["train"]), limit).tolist())
+    return (
+        _decoded(chosen, "train", side, progress),
+        _decoded(splits[test], test, side, progress),
+    )
+
+
+def spread(count: int, limit: int | None) -> Tensor:
+    """Row numbers of at most `limit` of `count` rows, evenly apart.
+
+    >>> spread(10, 4).tolist(), spread(3, None).tolist()
+    ([0, 2, 5, 7], [0, 1, 2])
+    """
+    if limit is None or limit >= count:
+        return torch.arange(count)
+    return torch.arange(limit) * count // limit
 
 
 def _decoded(split: Any, name: str, side: int, progress: Callable[..., None] | None) -> Pictures:

@@ -33,6 +33,8 @@ class Shape:
     """Kind of block."""
     stem: Literal["large", "small"] = "large"
     """"small" is for 32×32 pictures: a 3×3 convolution without stride, no pooling."""
+    halve_first: bool = False
+    """Whether the first stage halves height and width, as the others do."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Config(Common):
     """Hub name, folder of parquet files, folder of class folders, or "digits"."""
     side: int = 32
     """Height and width of the pictures."""
+    pictures: int | None = None
+    """Pictures to train on, spread evenly over the data; None for all."""
     max_lr: float = 1e-2
     """Peak of the one-cycle schedule."""
     weight_decay: float = 5e-4
@@ -55,8 +59,8 @@ class Config(Common):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("epochs", "side"):
-            if getattr(self, name) < 1:
+        for name in ("epochs", "side", "pictures"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: give at least 1")
 
 
@@ -64,9 +68,10 @@ PRESETS: dict[str, Config] = {
     "paper": Config(),
     "small": Config(
         data="uoft-cs/cifar10",
-        batch=125,
-        epochs=6,
-        shape=Shape((1, 1, 1, 1), (32, 64, 128, 256), 16, "basic", "small"),
+        pictures=10_000,
+        batch=50,
+        epochs=8,
+        shape=Shape((1, 1, 2, 1), (16, 32, 64, 128), 16, "basic", "small", halve_first=True),
     ),
     "smoke": Config(
         data="digits",
@@ -90,6 +95,7 @@ def build_model(shape: Shape, classes: int, seed: int) -> nn.Module:
         "hidden_sizes": list(shape.widths),
         "depths": list(shape.depths),
         "layer_type": shape.block,
+        "downsample_in_first_stage": shape.halve_first,
         "num_labels": classes,
     }
     make: Any = ResNetForImageClassification
@@ -152,7 +158,7 @@ RECIPE: Recipe[Config, tuple[Pictures, Pictures]] = Recipe(
     name="resnet",
     about=str(__doc__),
     presets=PRESETS,
-    read=lambda config: read_pictures(config.data, side=config.side),
+    read=lambda config: read_pictures(config.data, side=config.side, limit=config.pictures),
     problem=problem,
     updates=lambda config, data: config.epochs * (len(data[0]) // config.batch),
 )
