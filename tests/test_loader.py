@@ -309,3 +309,56 @@ def test_a_loop_inside_a_loop_leaves_the_outer_position() -> None:
     fresh = Sifter(Net(), exit=1, score="loss", policy="random")
     fresh.load_state_dict(state)
     assert [float(x[0, 0]) for x, _ in fresh(outer)] == [2.0, 3.0]
+
+
+class Numbered:
+    """Makes each batch from its number, so that it can start anywhere."""
+
+    batch_size, drop_last = 8, True
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(3)
+        self.dataset = range(48)
+        self.start = 0
+        self.made: list[int] = []
+
+    def __len__(self) -> int:
+        return 6
+
+    def fast_forward(self, count: int) -> None:
+        self.start = count
+
+    def __iter__(self) -> Any:
+        epoch = int(torch.randint(2**40, (), generator=self.generator))
+        start, self.start = self.start, 0
+        for number in range(start, len(self)):
+            self.made.append(number)
+            own = torch.Generator().manual_seed(epoch + number)
+            yield torch.randn(8, 8, generator=own), torch.randint(0, 5, (8,), generator=own)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 7, 9])
+def test_a_loader_that_can_be_fast_forwarded_is_not_replayed(stop: int) -> None:
+    def sifter() -> Sifter:
+        torch.manual_seed(0)
+        return Sifter(Net(), exit=1, score="loss", warmup_steps=4, audit_every=0)
+
+    def handed(sifter: Sifter, loader: Numbered, epochs: int, count: int = -1) -> list[Any]:
+        found = []
+        for _ in range(epochs):
+            for x, _ in sifter(loader):
+                found.append(x)
+                if len(found) == count:
+                    return found
+        return found
+
+    whole = handed(sifter(), Numbered(), 2)
+    first, loader = sifter(), Numbered()
+    before = handed(first, loader, 2, stop)
+    again, fresh = sifter(), Numbered()
+    again.load_state_dict(first.state_dict())
+    epochs_left = 1 if stop > 8 else 2  # an epoch with warm-up makes eight batches
+    after = handed(again, fresh, epochs_left)
+    assert len(before + after) == len(whole) == 14
+    assert all(torch.equal(a, b) for a, b in zip(whole, before + after, strict=True))
+    assert fresh.made[0] == {1: 0, 3: 1, 7: 5, 9: 1}[stop]
