@@ -39,6 +39,11 @@ ORDER = [
     "scorer",
     "sifter",
     "runs",
+    "intervals",
+    "curves",
+    "pairing",
+    "wording",
+    "verdict",
     "distributed",
     "problem",
     "engine",
@@ -57,6 +62,8 @@ PURE = {
     "stack",
     "meter",
     "runs",
+    "intervals",
+    "curves",
 }
 
 
