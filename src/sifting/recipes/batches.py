@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from sifting.recipes.corpus import CorpusError
+from sifting.recipes.recipe import DataError
 
 _GOLDEN, _ONE, _TWO = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _WORD = 2**64 - 1
@@ -72,7 +72,7 @@ class TextBatches:
     >>> loader = TextBatches(Numbers(), 4, seed=0)
     >>> whole = [batch["input_ids"].tolist() for batch in loader]
     >>> again = TextBatches(Numbers(), 4, seed=0)
-    >>> again.skip(1)
+    >>> again.fast_forward(1)
     >>> [batch["input_ids"].tolist() for batch in again] == whole[1:]
     True
 
@@ -98,11 +98,11 @@ class TextBatches:
         world: int = 1,
     ) -> None:
         if not 0 <= rank < world:
-            raise CorpusError(f"rank={rank} of world={world}: ranks go from 0 to {world - 1}")
+            raise DataError(f"rank={rank} of world={world}: ranks go from 0 to {world - 1}")
         if workers < 0:
-            raise CorpusError(f"workers={workers}: give 0 or more")
+            raise DataError(f"workers={workers}: give 0 or more")
         if not 1 <= batch_size * world <= len(examples):
-            raise CorpusError(
+            raise DataError(
                 f"batches of {batch_size} on {world} ranks from {len(examples)} sequences: choose a "
                 f"batch from 1 to {len(examples) // world}, shorter sequences, or more text"
             )
@@ -114,10 +114,10 @@ class TextBatches:
     def __len__(self) -> int:
         return len(self.dataset) // (self.batch_size * self.world)
 
-    def skip(self, count: int) -> None:
+    def fast_forward(self, count: int) -> None:
         """Leave out the first `count` batches of the next epoch; they are not made."""
         if not 0 <= count <= len(self):
-            raise CorpusError(f"cannot skip {count} batches of an epoch that has {len(self)}")
+            raise DataError(f"cannot skip {count} batches of an epoch that has {len(self)}")
         self._skipped = count
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:

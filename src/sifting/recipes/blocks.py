@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sifting.recipes.corpus import CorpusError
+from sifting.recipes.recipe import DataError
 from sifting.recipes.tokens import Numbers, Tokens
 
 
@@ -26,14 +26,14 @@ class Blocks:
 
     def __init__(self, tokens: Tokens, documents: Numbers, *, end: int, length: int) -> None:
         if length < 2:
-            raise CorpusError(f"length={length} leaves nothing to predict: give at least 2")
+            raise DataError(f"length={length} leaves nothing to predict: give at least 2")
         self.tokens, self.end, self.length = tokens, end, length
         bounds = np.asarray(tokens.sentences_S[tokens.documents_D])
         self.starts_D, stops_D = bounds[documents], bounds[documents + 1]
         # where each document starts in the running text, and the end
         self.offsets_D = np.concatenate([[0], np.cumsum(stops_D - self.starts_D + 1)])
         if not len(self):
-            raise CorpusError(
+            raise DataError(
                 f"{len(documents)} documents of {self.offsets_D[-1]} tokens in all do not fill a block of "
                 f"{length}: give more text, or a shorter length"
             )

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-
-class CacheError(ValueError):
-    """A cache that cannot be written; the message says which variable moves it."""
+from sifting.recipes.recipe import DataError
 
 
 def cache_folder(folder: Path | None = None) -> Path:
@@ -21,7 +19,7 @@ def cache_folder(folder: Path | None = None) -> Path:
         probe.write_bytes(b"")
         probe.unlink()
     except OSError as error:
-        raise CacheError(
+        raise DataError(
             f"cannot write the cache {path}: {error}. Set SIFT_CACHE to a folder that can be written"
         ) from error
     return path

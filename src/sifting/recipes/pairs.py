@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sifting.recipes.batches import uniforms
-from sifting.recipes.corpus import CorpusError
+from sifting.recipes.recipe import DataError
 from sifting.recipes.tokens import Numbers, Tokens
 from sifting.recipes.vocabulary import Vocabulary
 
@@ -80,11 +80,9 @@ class Pairs:
         masked: float = 0.15,
     ) -> None:
         if length < 8:
-            raise CorpusError(f"length={length} leaves no room for a pair: give at least 8")
+            raise DataError(f"length={length} leaves no room for a pair: give at least 8")
         if not 0 < masked < 1:
-            raise CorpusError(
-                f"masked={masked} is not between 0 and 1: it is a share of the tokens"
-            )
+            raise DataError(f"masked={masked} is not between 0 and 1: it is a share of the tokens")
         self.tokens, self.documents, self.length, self.masked = tokens, documents, length, masked
         self.cls, self.sep, self.mask, self.pad = (
             vocabulary.id(f"[{name}]") for name in ("CLS", "SEP", "MASK", "PAD")
@@ -94,7 +92,7 @@ class Pairs:
         self.passed_over = int((counts == 1).sum())  # documents of one sentence
         self.chunks = cut_chunks(tokens, documents, length - 3)
         if len(documents) < 2 or not len(self.chunks):
-            raise CorpusError(
+            raise DataError(
                 f"{len(documents)} documents, {self.passed_over} of them of one sentence, give no pair: "
                 "two are needed, one of them with two sentences"
             )

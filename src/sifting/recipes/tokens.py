@@ -28,7 +28,9 @@ import numpy.typing as npt
 
 from sifting.recipes import sentences as splitter
 from sifting.recipes.cache import alone, cache_folder
-from sifting.recipes.corpus import Corpus, CorpusError, Place, content_hash, digest, held_out
+from sifting.recipes.corpus import Corpus, Place, content_hash, held_out
+from sifting.recipes.readers import digest
+from sifting.recipes.recipe import DataError
 from sifting.recipes.vocabulary import Vocabulary
 from sifting.runs import write_json
 
@@ -71,12 +73,12 @@ class Tokens:
         """Documents to train on and documents held out, by their content.
 
         Raises:
-            CorpusError: where one side has fewer than two.
+            DataError: where one side has fewer than two.
         """
         out_D = held_out(np.asarray(self.hashes_D), dev_share)
         train, dev = np.nonzero(~out_D)[0], np.nonzero(out_D)[0]
         if len(train) < 2 or len(dev) < 2:
-            raise CorpusError(
+            raise DataError(
                 f"of {len(self)} documents, {len(train)} are for training and {len(dev)} held out at "
                 f"dev_share={dev_share}; each side needs two. Give more documents (of one long text "
                 "file, --paragraphs makes many), or another share"
@@ -211,7 +213,7 @@ def _join(folder: Path, name: str) -> None:
     empty = sum(record["empty"] for record in records)
     if not sum(len(a) for a in arrays["hashes"]):
         shutil.rmtree(folder)
-        raise CorpusError(
+        raise DataError(
             f"the corpus {name} holds no text: "
             + (f"all of its {empty} documents are empty" if empty else "it has no documents")
         )

@@ -13,15 +13,13 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from sifting.recipes.cache import alone, cache_folder
-from sifting.recipes.corpus import Corpus, content_hash, digest, held_out
+from sifting.recipes.corpus import Corpus, content_hash, held_out
+from sifting.recipes.readers import digest
+from sifting.recipes.recipe import DataError
 
 SPECIAL = {"wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "bpe": ("<|endoftext|>",)}
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>")
 TRAIN = "train"  # the name of a vocabulary made from the corpus itself
-
-
-class VocabularyError(ValueError):
-    """A vocabulary that cannot be used; the message names it and says what it lacks."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,9 @@ class Vocabulary:
         if self.kind == "wordpiece":
             lacking = [t for t in SPECIAL[self.kind] if self.tokenizer.token_to_id(t) is None]
             if lacking:
-                raise VocabularyError(f"the vocabulary {self.name} has no {', '.join(lacking)}")
+                raise DataError(f"the vocabulary {self.name} has no {', '.join(lacking)}")
         elif all(self.tokenizer.token_to_id(t) is None for t in ENDS):
-            raise VocabularyError(f"the vocabulary {self.name} has none of {', '.join(ENDS)}")
+            raise DataError(f"the vocabulary {self.name} has none of {', '.join(ENDS)}")
         self.tokenizer.encode_special_tokens = True
 
     def __len__(self) -> int:
@@ -99,7 +97,7 @@ def load_vocabulary(kind: str, source: str) -> Vocabulary:
             found = [path / n for n in ("tokenizer.json", "vocab.txt", "vocab.json")]
             there = [each for each in found if each.is_file()]
             if not there:
-                raise VocabularyError(
+                raise DataError(
                     f"the folder {path} has no tokenizer.json, no vocab.txt and no vocab.json"
                 )
             path = there[0]
@@ -111,16 +109,16 @@ def load_vocabulary(kind: str, source: str) -> Vocabulary:
             tokenizer = Tokenizer.from_file(str(path))
         else:
             tokenizer = Tokenizer.from_pretrained(source)
-    except VocabularyError:
+    except DataError:
         raise
     except Exception as error:
-        raise VocabularyError(
+        raise DataError(
             f"cannot read the vocabulary {source!r}: {error}. Give a name of the Hub, a path, or "
             f'"{TRAIN}" to make one from the corpus'
         ) from error
     model = type(tokenizer.model).__name__.lower()
     if model != kind:
-        raise VocabularyError(f"{source} is a {model} vocabulary, and {kind} is needed here")
+        raise DataError(f"{source} is a {model} vocabulary, and {kind} is needed here")
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return Vocabulary(tokenizer, kind, source)
@@ -140,7 +138,7 @@ def train_vocabulary(
     """
     least = 300 if kind == "bpe" else 100
     if size < least:
-        raise VocabularyError(f"a {kind} vocabulary of {size} is too small: give at least {least}")
+        raise DataError(f"a {kind} vocabulary of {size} is too small: give at least {least}")
     key = digest(corpus.fingerprint, kind, str(size), str(dev_share), "1")
     path = cache_folder(cache) / "vocabularies" / f"{key}.json"
     name = f"{kind} of {size} from {corpus.name}"
