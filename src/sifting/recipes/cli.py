@@ -7,7 +7,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-RECIPES = {"resnet": "sifting.recipes.resnet"}
+RECIPES = {
+    "bert": "sifting.recipes.bert",
+    "gpt": "sifting.recipes.gpt",
+    "resnet": "sifting.recipes.resnet",
+}
 
 
 def find_recipe(name: str) -> Any:

@@ -9,6 +9,14 @@ from typing import Any
 
 from rich.console import Console
 from rich.live import Live
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.text import Text
 
 
@@ -43,12 +51,43 @@ def describe(name: str, record: Mapping[str, Any], seen: dict[str, Any], elapsed
 def progress_line(
     name: str, *, shown: bool = True
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A line that is rewritten with every record; the last one only where there is no terminal."""
+    """A line that is rewritten with every record; the last one only where there is no terminal.
+
+    It starts with the first record: before it, reading the data may have a bar of its own.
+    """
     console = Console(quiet=not shown)
     begin, seen = time.perf_counter(), {}  # type: tuple[float, dict[str, Any]]
-    with Live(Text(name), console=console, refresh_per_second=4, transient=False) as live:
+    live = Live(Text(name), console=console, refresh_per_second=4, transient=False)
 
-        def watch(record: Mapping[str, Any]) -> None:
-            live.update(Text(describe(name, record, seen, time.perf_counter() - begin)))
+    def watch(record: Mapping[str, Any]) -> None:
+        live.start()  # does nothing where it is on
+        live.update(Text(describe(name, record, seen, time.perf_counter() - begin)))
 
+    try:
         yield watch
+    finally:
+        live.stop()
+
+
+@contextmanager
+def reading_bar(name: str, *, shown: bool = True) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar over the bytes of a corpus with rate and time left; nothing where none are read."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, console=Console(stderr=True, quiet=not shown))
+    task = bar.add_task(name, total=None)
+
+    def progress(done: int, total: int | None) -> None:
+        bar.start()
+        # the total is estimated, and may turn out too low
+        bar.update(task, completed=done, total=None if total is None else max(done, total))
+
+    try:
+        yield progress
+    finally:
+        bar.stop()
