@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "train a small real task with and without sifting, and compare",
         "recipes",
     ),
+    "report": ("sifting.report.cli", "runs to one page: did selection pay, and why", "report"),
     "train": (
         "sifting.recipes.cli",
         "the paper's experiments, at any size: sift train resnet",

@@ -164,10 +164,7 @@ def overall(verdict: Verdict) -> str:
         return "Cannot be judged: there is no arm that selects beside the baseline."
     best = verdict.arm(verdict.best)
     arms = [arm for arm in verdict.arms if arm.role == "arm"]
-    picked = ""
-    if len(arms) > 1:
-        p = "p < 0.001" if best.p < 0.001 else f"p = {best.p:.2g}"
-        picked = f" (the best of {len(arms)} arms; {p} after Holm's correction)"
+    picked = f" (the best of {len(arms)} arms; {_p(best.p)})" if len(arms) > 1 else ""
     if verdict.outcome == "pays":
         return f"{_paid(verdict, best)}{picked}.{_but(verdict, best)}"
     if not any(judged(arm) for arm in arms):
@@ -189,7 +186,14 @@ def overall(verdict: Verdict) -> str:
     if best.time_ratio is None:
         return "No measurable gain: leave it off."
     among = f", the best of {len(arms)} arms" if len(arms) > 1 else ""
+    if best.time_ratio.below(1):  # by itself, but not as one of several
+        among += f", {_p(max(best.p, best.p_baseline))}"
     return f"No measurable gain: leave it off. {best.name} {reached(verdict, best)}{among}."
+
+
+def _p(value: float) -> str:
+    shown = "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
+    return f"{shown} after Holm's correction"
 
 
 def _won(verdict: Verdict, arm: ArmVerdict) -> str:

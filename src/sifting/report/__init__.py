@@ -1,0 +1,21 @@
+"""Reports of runs: one page that says whether selection paid, and shows why.
+
+A report reads run folders (docs/run-format.md) and nothing else. `sift report` is its command;
+`write_html` is what a program calls.
+
+    reading → tables, figures → page, markdown → command
+"""
+
+from __future__ import annotations
+
+from sifting.report.reading import Material, NothingToReport, collect
+from sifting.report.writing import write_figures, write_html, write_markdown
+
+__all__ = [
+    "Material",
+    "NothingToReport",
+    "collect",
+    "write_figures",
+    "write_html",
+    "write_markdown",
+]

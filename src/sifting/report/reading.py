@@ -1,0 +1,169 @@
+"""Finding and reading run folders. What is damaged is named and left out; nothing here raises for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sifting.curves import Curve, arm_of, comparable, curve_of, text
+from sifting.runs import Run, RunError, read_run
+from sifting.verdict import Verdict, judge
+
+FILES = ("run.json", "config.json", "environment.json", "metrics.jsonl", "summary.json")
+
+
+class NothingToReport(Exception):
+    """No run that could be read; the message says where was looked and what was skipped."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A run that was left out, or read in part, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run that could be read.
+
+    Attributes:
+        name: its folder, as seen from the folder that was given.
+        run: what it says.
+        curve: its evaluations.
+        reference: calibrated seconds of each operation, where it has them.
+    """
+
+    name: str
+    run: Run
+    curve: Curve
+    reference: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The last record of its log."""
+        return self.run.metrics[-1] if self.run.metrics else {}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Runs that can be compared, and the verdict on them."""
+
+    title: str
+    entries: tuple[Entry, ...]
+    verdict: Verdict
+
+    @property
+    def arms(self) -> dict[str, list[Entry]]:
+        """The runs of each arm, in the order of the verdict."""
+        return {
+            arm.name: [entry for entry in self.entries if entry.curve.arm == arm.name]
+            for arm in self.verdict.arms
+        }
+
+
+@dataclass(frozen=True)
+class Material:
+    """All that a report shows."""
+
+    experiments: tuple[Experiment, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def find(folder: Path) -> Iterator[Path]:
+    """Run folders in a folder, or the folder itself; links are not followed.
+
+    Args:
+        folder: a run folder, or one that holds some at any depth.
+    """
+    for place, inside, files in os.walk(folder, followlinks=False):
+        inside.sort()
+        if "run.json" in files:
+            inside.clear()
+            yield Path(place)
+
+
+def collect(folders: Sequence[Path], *, target: float | None = None) -> Material:
+    """Read the runs in some folders and judge those that can be compared.
+
+    Args:
+        folders: run folders, or folders that hold some.
+        target: figure of merit whose time is compared; by default what every baseline run reached.
+
+    Raises:
+        NothingToReport: where no run could be read.
+    """
+    skipped: list[Skipped] = []
+    entries: dict[Path, Entry] = {}
+    for folder in folders:
+        if not folder.is_dir():
+            skipped.append(Skipped(str(folder), "there is no such folder"))
+            continue
+        for path in find(folder):
+            name = path.name if path == folder else str(path.relative_to(folder))
+            try:
+                entries.setdefault(path.resolve(), _read(path, folder.resolve(), name, skipped))
+            except (RunError, ValueError, OSError, RecursionError) as error:
+                skipped.append(Skipped(name, str(error) or type(error).__name__))
+    by_path = {id(entry.run): entry for entry in entries.values()}
+    groups = comparable([entry.run for entry in entries.values()])
+    experiments = []
+    for (recipe, metric, budget), runs in groups.items():
+        kept = _one_each([by_path[id(run)] for run in runs], skipped)
+        title = " · ".join(part for part in (recipe, metric, budget) if part)
+        verdict = judge([entry.run for entry in kept], target=target)
+        experiments.append(Experiment(title, tuple(kept), verdict))
+    if not experiments:
+        looked = ", ".join(str(folder) for folder in folders)
+        why = "".join(f"\n  {s.name}: {s.reason}" for s in skipped)
+        raise NothingToReport(
+            f"no run to report in {looked}: a run folder has a run.json; `sift train` and `sift compare` "
+            f"write them{why}"
+        )
+    return Material(tuple(experiments), tuple(skipped))
+
+
+def _read(path: Path, root: Path, name: str, skipped: list[Skipped]) -> Entry:
+    """Read one run, after a look at whether its files are its own."""
+    for file in (*FILES, "reference.json"):
+        inside = path / file
+        if inside.is_symlink() and root not in inside.resolve().parents:
+            raise RunError(f"{file} is a link out of the folder that was given")
+        if inside.exists() and not inside.is_file():
+            raise RunError(f"{file} is not a file")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = read_run(path)
+    if caught:
+        skipped.append(Skipped(name, "the last line of a log was cut off; the rest is shown"))
+    text([run.config, run.environment])  # nested too deeply to show is damage as well
+    curve = curve_of(run)
+    if not run.metrics:
+        raise RunError("it has logged nothing yet")
+    return Entry(name, run, curve, _reference(path / "reference.json"))
+
+
+def _reference(path: Path) -> dict[str, float]:
+    if not path.exists():
+        return {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise RunError(f"{path.name} is damaged: it holds no JSON object")
+    return {str(k): float(v) for k, v in content.items() if isinstance(v, (int, float))}
+
+
+def _one_each(entries: Sequence[Entry], skipped: list[Skipped]) -> list[Entry]:
+    """One run of each arm and seed: a finished one before others, then by name."""
+    order = sorted(entries, key=lambda e: (e.run.status != "finished", e.name))
+    kept: dict[tuple[str, int], Entry] = {}
+    for entry in order:
+        twin = kept.setdefault((arm_of(entry.run), entry.curve.seed), entry)
+        if twin is not entry:
+            skipped.append(Skipped(entry.name, f"of the same arm and seed as {twin.name}"))
+    return sorted(kept.values(), key=lambda e: (e.curve.arm, e.curve.seed))

@@ -1,0 +1,309 @@
+"""The figures of a report as tables: rows of strings, made from runs."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sifting.curves import Floats, text
+from sifting.report.palette import CLOCKS
+from sifting.report.reading import Entry, Experiment
+from sifting.wording import figure, short
+
+AXES = {"seconds": "training seconds", "reference": "reference seconds", "samples": "samples"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A caption, column names, and rows of strings; the first column names the row."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+@dataclass(frozen=True)
+class Band:
+    """The mean over seeds of something against something, and its standard deviation."""
+
+    x: Floats
+    mean: Floats
+    std: Floats
+    seeds: int
+
+
+def number(value: float, digits: int = 4) -> str:
+    """A number people can read.
+
+    >>> number(0.000123), number(1234567.0), number(12.3456)
+    ('0.000123', '1,234,567', '12.35')
+    """
+    if abs(value) >= 10**digits:
+        return f"{value:,.0f}"
+    return f"{value:.{digits}g}" if value else "0"
+
+
+def shown(entries: Sequence[Entry]) -> list[Entry]:
+    """The finished runs of an arm, or all where none is yet."""
+    done = [e for e in entries if e.run.status == "finished"]
+    return done or list(entries)
+
+
+def band(curves: Sequence[tuple[Floats, Floats]]) -> Band | None:
+    """Mean and spread of curves over the range that all of them cover.
+
+    Args:
+        curves: x and y of each seed, x increasing.
+    """
+    curves = [(x, y) for x, y in curves if len(x)]
+    if not curves:
+        return None
+    low, high = max(float(x[0]) for x, _ in curves), min(float(x[-1]) for x, _ in curves)
+    grid = np.unique(np.concatenate([x for x, _ in curves]))
+    grid = grid[(grid >= low) & (grid <= high)]
+    if not len(grid):
+        return None
+    y_SX = np.stack([np.interp(grid, x, y) for x, y in curves])
+    std = y_SX.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(grid))
+    return Band(grid, y_SX.mean(axis=0), std, len(curves))
+
+
+def learning(entries: Sequence[Entry], axis: str) -> Band | None:
+    """An arm's figure of merit against what it had spent."""
+    return band([(e.curve.axis(axis), e.curve.figures) for e in shown(entries)])
+
+
+def quality(entries: Sequence[Entry], name: str) -> Band | None:
+    """One measure of an arm's selection against updates."""
+    return band([_selection(e, name) for e in shown(entries)])
+
+
+def _selection(entry: Entry, name: str) -> tuple[Floats, Floats]:
+    points = []
+    for record in entry.run.metrics:
+        measures = record.get("selection")
+        value = measures.get(name) if isinstance(measures, Mapping) else None
+        if isinstance(value, (int, float)) and abs(value) < 1e9:  # no NaN either
+            points.append((float(record.get("step", 0)), float(value)))
+    found = np.array(sorted(dict(points).items()), dtype=np.float64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def learning_table(experiment: Experiment, axis: str) -> Table:
+    """The evaluations of each arm: means over seeds."""
+    verdict, rows = experiment.verdict, []
+    for arm, entries in experiment.arms.items():
+        at: dict[float, list[tuple[float, float]]] = {}
+        for entry in shown(entries):
+            curve = entry.curve
+            for step, spent, value in zip(
+                curve.steps, curve.axis(axis), curve.figures, strict=True
+            ):
+                at.setdefault(float(step), []).append((float(spent), float(value)))
+        for step, points in sorted(at.items()):
+            spent_mean, value_mean = (
+                statistics.fmean(column) for column in zip(*points, strict=True)
+            )
+            rows.append(
+                [
+                    arm,
+                    number(step),
+                    number(spent_mean),
+                    _merit(verdict, value_mean),
+                    str(len(points)),
+                ]
+            )
+    merit = f"{verdict.metric} %" if verdict.percent else verdict.metric
+    columns = ["arm", "updates", AXES[axis], merit, "seeds"]
+    return Table(f"Mean {verdict.metric} at each evaluation", columns, rows)
+
+
+def _merit(verdict: Any, value: float) -> str:
+    return f"{100 * value:.2f}" if verdict.percent else f"{value:.4g}"
+
+
+def quality_table(experiment: Experiment) -> Table:
+    """Recall and ρ_approx of each arm over training."""
+    rows = []
+    for arm, entries in experiment.arms.items():
+        recall, rho = (quality(entries, name) for name in ("recall", "rho_approx"))
+        if recall is None or rho is None:
+            continue
+        for step in _thin(rho.x, 12):
+            values = [float(np.interp(step, b.x, b.mean)) for b in (recall, rho)]
+            rows.append([arm, number(float(step)), *(f"{v:.3f}" for v in values), str(rho.seeds)])
+    return Table(
+        "Selection quality, means over seeds",
+        ["arm", "updates", "recall", "ρ_approx", "seeds"],
+        rows,
+    )
+
+
+def _thin(x: Floats, most: int) -> Floats:
+    """At most so many of the points, the last among them."""
+    if len(x) <= most:
+        return x
+    at = np.unique(np.linspace(0, len(x) - 1, most).round().astype(int))
+    return np.asarray(x[at])
+
+
+def clocks(entries: Sequence[Entry], axis: str) -> dict[str, float]:
+    """Mean seconds of each clock over the runs of an arm."""
+    name = "reference" if axis == "reference" else "seconds"
+    found = [e.last.get(name) for e in shown(entries)]
+    known = [clock for clock in found if isinstance(clock, Mapping)]
+    return {
+        clock: statistics.fmean([_float(seconds.get(clock)) for seconds in known] or [0.0])
+        for clock in CLOCKS
+    }
+
+
+def _float(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e12 else 0.0
+
+
+def clock_table(experiment: Experiment) -> Table:
+    """Seconds by what they were spent on, per arm."""
+    rows = []
+    axes = ["seconds"] + ["reference"] * (experiment.verdict.axis == "reference")
+    for arm, entries in experiment.arms.items():
+        for axis in axes:
+            spent = clocks(entries, axis)
+            label = arm if len(axes) == 1 else f"{arm}, {'measured' if axis == 'seconds' else axis}"
+            training = sum(v for k, v in spent.items() if k != "evaluation")
+            rows.append([label, *(number(spent[c]) for c in CLOCKS), number(training)])
+    return Table("Seconds of a run, means over seeds", ["arm", *CLOCKS, "all but evaluation"], rows)
+
+
+def exit_table(experiment: Experiment) -> Table:
+    """Scoring time by exit, as the paper has it."""
+    rows: list[tuple[Any, list[str]]] = []
+    calibrated = all(e.reference for e in experiment.entries)
+    for arm, entries in experiment.arms.items():
+        selector = entries[0].run.config.get("selector")
+        if arm in (experiment.verdict.baseline, experiment.verdict.control):
+            continue
+        if not isinstance(selector, Mapping):
+            selector = {}
+        cost = [c for e in entries if (c := _per_operation(e, calibrated=calibrated)) is not None]
+        if not cost:
+            continue
+        scoring, forward, backward = (
+            statistics.fmean(column) for column in zip(*cost, strict=True)
+        )
+        exit = text(selector.get("exit", "–"))
+        update = forward + backward
+        share = f"{scoring / update:.3f}" if update else "–"
+        row = [exit, arm, *(_seconds(s) for s in (scoring, forward, backward)), share]
+        rows.append((_natural(exit), row))
+    rows.sort(key=lambda pair: (pair[0], pair[1][1]))
+    kind = "calibrated" if calibrated else "measured"
+    return Table(
+        f"Seconds of one selection and of one update's passes, {kind}",
+        ["exit", "arm", "scoring", "forward", "backward", "scoring ÷ (forward + backward)"],
+        [row for _, row in rows],
+    )
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g}" if value >= 0.1 else f"{1000 * value:.3g} ms"
+
+
+def _natural(name: str) -> list[tuple[int, Any]]:
+    """A key that puts exit 2 before exit 12."""
+    return [(0, int(p)) if p.isdecimal() else (1, p) for p in re.split(r"(\d+)", name) if p]
+
+
+def _per_operation(entry: Entry, *, calibrated: bool) -> tuple[float, float, float] | None:
+    if calibrated:
+        ref = entry.reference
+        return ref.get("scoring", 0.0), ref.get("forward", 0.0), ref.get("backward", 0.0)
+    seconds, step = entry.last.get("seconds"), _float(entry.last.get("step"))
+    if not isinstance(seconds, Mapping) or not step:
+        return None
+    sifting = (entry.run.summary or {}).get("sifting")
+    counted = sifting.get("selections") if isinstance(sifting, Mapping) else None
+    per = [_float(counted) or step, step, step]
+    spent = [_float(seconds.get(name)) for name in ("scoring", "forward", "backward")]
+    scoring, forward, backward = (s / n for s, n in zip(spent, per, strict=True))
+    return scoring, forward, backward
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings with dotted names.
+
+    >>> flat({"a": {"b": 1}, "c": "x"})
+    {'a.b': '1', 'c': 'x'}
+    """
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value and prefix.count(".") < 8:
+            found.update(flat(value, f"{name}."))
+        else:
+            found[name] = text(value)
+    return found
+
+
+def settings(experiment: Experiment) -> tuple[Table, Table]:
+    """What differs between the arms, and what they have in common."""
+    by_arm = {
+        arm: [flat(e.run.config) for e in entries] for arm, entries in experiment.arms.items()
+    }
+    keys = _unique(k for configs in by_arm.values() for config in configs for k in config)
+    different, common = [], []
+    for key in keys:
+        if key in ("arm", "seed"):
+            continue
+        values = [" / ".join(_unique(c.get(key, "–") for c in cs)) for cs in by_arm.values()]
+        if len(set(values)) > 1:
+            different.append([key, *values])
+        else:
+            common.append([key, values[0]])
+    return (
+        Table("Settings that differ between the arms", ["setting", *by_arm], different),
+        Table("Settings that all runs share", ["setting", "value"], common),
+    )
+
+
+def _unique(values: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def machines(experiment: Experiment) -> Table:
+    """Machine and versions; where runs differ, all values."""
+    found: dict[str, list[str]] = {}
+    for entry in experiment.entries:
+        record = {k: v for k, v in entry.run.environment.items() if k not in ("command", "load")}
+        for key, value in flat(record).items():
+            found.setdefault(key, []).append(value)
+    rows = [[key.removeprefix("versions."), " / ".join(_unique(v))] for key, v in found.items()]
+    for arm, entries in experiment.arms.items():
+        loads = [
+            float(m["load"])
+            for e in entries
+            for m in e.run.metrics
+            if isinstance(m.get("load"), (int, float))
+        ]
+        if loads:
+            shown = f"{statistics.fmean(loads):.2f} on average, {max(loads):.2f} at most"
+            rows.append([f"load during {arm}", shown])
+    return Table("Machine, versions and load (1-minute average)", ["", "value"], rows)
+
+
+def run_table(experiment: Experiment) -> Table:
+    """Every run."""
+    rows = []
+    for entry in experiment.entries:
+        curve, last = entry.curve, entry.last
+        final = figure(experiment.verdict, float(curve.figures[-1])) if len(curve) else "–"
+        time = number(float(curve.seconds[-1])) if len(curve) else "–"
+        step = short(_float(last.get("step")), 0)
+        rows.append([entry.name, curve.arm, str(curve.seed), entry.run.status, step, final, time])
+    columns = ["run", "arm", "seed", "status", "updates", experiment.verdict.metric, "seconds"]
+    return Table("Every run, with its last evaluation", columns, rows)
