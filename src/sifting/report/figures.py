@@ -109,16 +109,16 @@ def drawings(experiment: Experiment) -> Iterator[Drawing]:
         yield Drawing(
             "recall",
             "Recall of the hardest candidates",
-            "Share of the candidates with the highest exact loss that were kept. The dashed line is what choosing "
-            "at random gives.",
+            "Share of the candidates with the highest exact loss that were kept. The dashed line is what "
+            "choosing at random gives.",
             quality,
             lambda palette, legend: _quality(experiment, "recall", palette, legend),
         )
         yield Drawing(
             "rho",
             "ρ_approx: loss of the kept over that of the candidates",
-            "From audits with exact losses. The dashed line at 1 is break-even: below it, the choice is worse than "
-            "random.",
+            "From audits with exact losses. The dashed line at 1 is break-even: below it, the choice is "
+            "worse than random.",
             quality,
             lambda palette, legend: _quality(experiment, "rho_approx", palette, legend),
         )

@@ -81,8 +81,8 @@ def page(material: Material, *, written: str, refresh: float | None = None) -> s
 
 def _experiment(experiment: Experiment, number: int) -> str:
     verdict, at = experiment.verdict, f"e{number}"
-    arms = "".join(f"<li>{escape(arm.sentence)}</li>" for arm in verdict.arms)
-    notes = "".join(f"<li>{escape(note)}</li>" for note in verdict.notes)
+    arms = "".join(f"<li>{_prose(arm.sentence)}</li>" for arm in verdict.arms)
+    notes = "".join(f"<li>{_prose(note)}</li>" for note in verdict.notes)
     columns, rows = verdict.table()
     drawn = {d.key: d for d in drawings(experiment)}
     parts = [
@@ -127,9 +127,15 @@ def _overall(verdict: Verdict) -> str:
     """The sentence, with what to do in bold."""
     if verdict.outcome == "pays":
         before, colon, claim = verdict.overall.rpartition(": ")
-        return f"{escape(before + colon)}<strong>{escape(claim)}</strong>"
+        claim, bracket, after = claim.partition(" (")
+        return f"{_prose(before + colon)}<strong>{_prose(claim)}</strong>{_prose(bracket + after)}"
     claim, stop, after = verdict.overall.partition(". ")
-    return f"<strong>{escape(claim + stop.strip())}</strong> {escape(after)}".rstrip()
+    return f"<strong>{_prose(claim + stop.strip())}</strong> {_prose(after)}".rstrip()
+
+
+def _prose(text: str) -> str:
+    """Running text, in which a number is not parted from its per cent."""
+    return escape(text).replace(" %", "&nbsp;%")
 
 
 def _skipped(material: Material) -> str:
@@ -200,7 +206,7 @@ def _table(table: tables.Table) -> str:
         "<tr>"
         + f'<th scope="row">{escape(row[0])}</th>'
         + "".join(
-            f"<td{_num(n)}>{escape(cell)}</td>"
+            f"<td{_num(n) or _short(cell)}>{escape(cell)}</td>"
             for cell, n in zip(row[1:], numeric[1:], strict=True)
         )
         + "</tr>"
@@ -208,7 +214,7 @@ def _table(table: tables.Table) -> str:
     )
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.caption)}">'
-        f"<table><caption>{escape(table.caption)}</caption><thead><tr>{head}</tr></thead>"
+        f"<table><caption><span>{escape(table.caption)}</span></caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
 
