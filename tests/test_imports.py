@@ -43,6 +43,7 @@ ORDER = [
     "curves",
     "pairing",
     "wording",
+    "layout",
     "verdict",
     "distributed",
     "problem",
@@ -99,6 +100,13 @@ def test_imports_go_one_way(name: str) -> None:
 def test_integrations_know_the_core_and_the_core_does_not_know_them(path: Path) -> None:
     assert imports(path) <= {*ORDER, "integrations"} - {"demo", "cli"}
     assert all("integrations" not in imports(PACKAGE / f"{name}.py") for name in ORDER)
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "report").glob("*.py")), ids=str)
+def test_reports_know_the_files_of_runs_and_nothing_that_trains(path: Path) -> None:
+    known = {"_version", "runs", "intervals", "curves", "pairing", "wording", "layout", "verdict"}
+    assert imports(path) <= {*known, "report"}
+    assert "torch" not in path.read_text()
 
 
 def test_every_module_has_its_place() -> None:

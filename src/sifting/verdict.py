@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sifting import wording
+from sifting import layout, wording
 from sifting.curves import (
     CONTROLS,
     Curve,
@@ -68,11 +68,11 @@ class Verdict:
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         """Column names and a row of strings for each arm; the numbers are in `arms`."""
-        return wording.table(self)
+        return layout.table(self)
 
     def markdown(self) -> str:
         """The verdict as text: the overall sentence, the table, a line for each arm, notes."""
-        return wording.markdown(self)
+        return layout.markdown(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain values for JSON."""

@@ -18,7 +18,7 @@ import pytest
 from made_runs import made, write
 
 from sifting import cli
-from sifting.report import NothingToReport, collect, tables, write_html
+from sifting.report import NothingToReport, collect, context, tables, write_html
 from sifting.report.figures import drawings
 from sifting.report.page import page
 
@@ -212,7 +212,7 @@ def test_reference_time_is_shown_where_runs_have_it(tmp_path: Path) -> None:
 
 
 def test_settings_that_differ_and_settings_in_common(runs: Path) -> None:
-    different, common = tables.settings(collect([runs]).experiments[0])
+    different, common = context.settings(collect([runs]).experiments[0])
     rows = {row[0]: row[1:] for row in different.rows}
     assert different.columns == ["setting", "baseline", "random-keep", "sift"]
     assert rows["selector.policy"] == ["–", "random", "top"]

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib import style
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from sifting.report import tables
-from sifting.report.clean import clip, escape
-from sifting.report.palette import CLOCKS, DASHES, MARKS, PLAIN, THEMED, VARIABLES, Palette
+from sifting.report.clean import clip
+from sifting.report.palette import CLOCKS, DASHES, MARKS, PLAIN, THEMED, Palette
 from sifting.report.reading import Experiment
+from sifting.report.svg import inline, saved, settings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,8 +51,8 @@ class Drawing:
         Args:
             prefix: a word that no other figure of the page has.
         """
-        with _settings():
-            source = _saved(self.draw(THEMED, False), "svg").decode("utf-8")
+        with settings():
+            source = saved(self.draw(THEMED, False), "svg").decode("utf-8")
         return inline(source, prefix=prefix, title=self.title, about=self.about)
 
     def file(self, kind: str) -> bytes:
@@ -65,8 +61,8 @@ class Drawing:
         Args:
             kind: "png" or "svg".
         """
-        with _settings():
-            return _saved(self.draw(PLAIN, True), kind)
+        with settings():
+            return saved(self.draw(PLAIN, True), kind)
 
 
 def drawings(experiment: Experiment) -> Iterator[Drawing]:
@@ -130,31 +126,6 @@ def _target_words(experiment: Experiment) -> str:
 
 def _capital(name: str) -> str:
     return name[:1].upper() + name[1:]
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    """Settings of our own: the same figure gives the same bytes, text stays text."""
-    mine: dict[str, Any] = {
-        "svg.hashsalt": "sifting",
-        "svg.fonttype": "none",
-        "font.size": 11,
-        "text.parse_math": False,  # names from runs are text, not formulas
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "hatch.linewidth": 0.6,
-    }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a name in any script
-        with style.context(["default", mine]):  # whatever the user has set for plots of their own
-            yield
-
-
-def _saved(figure: Figure, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    metadata: dict[str, Any] = {"Date": None, "Creator": None} if kind == "svg" else {}
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
-    return buffer.getvalue()
 
 
 def _axes(palette: Palette) -> tuple[Figure, Axes]:
@@ -314,31 +285,3 @@ def _finish(figure: Figure, experiment: Experiment, palette: Palette, legend: bo
         figure.legend(handles, names, loc="outside lower center", ncols=2, frameon=False)
         figure.set_figheight(HEIGHT + 0.26 * ((len(handles) + 1) // 2))
     return figure
-
-
-def inline(source: str, *, prefix: str, title: str, about: str) -> str:
-    """An SVG file as an element of a page: named, in the page's colours and font, without a fixed size.
-
-    Args:
-        source: the file, from Matplotlib.
-        prefix: goes before every id, which must not occur twice in a page.
-        title: its name.
-        about: its description.
-    """
-    body = source[source.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'\bid="', f'id="{prefix}-', body)
-    body = body.replace("url(#", f"url(#{prefix}-").replace('href="#', f'href="#{prefix}-')
-    body = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px; font-family: inherit", body)
-    for colour, variable in VARIABLES.items():
-        body = body.replace(colour, variable)
-    box = re.search(r'viewBox="[^"]*"', body)
-    assert box is not None
-    names = f'aria-labelledby="{prefix}-title {prefix}-desc"'
-    opening = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
-        f'{box.group()} role="img" {names}>'
-        f'<title id="{prefix}-title">{escape(title)}</title>'
-        f'<desc id="{prefix}-desc">{escape(about)}</desc>'
-    )
-    return re.sub(r"<svg[^>]*>", lambda _: opening, body, count=1)

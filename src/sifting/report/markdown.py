@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from sifting.report import tables
+from sifting.layout import escape
+from sifting.report import context, tables
 from sifting.report.clean import clean
 from sifting.report.figures import drawings
 from sifting.report.reading import Material
-from sifting.wording import escape
 
 
 def markdown(material: Material, *, links: Mapping[str, str]) -> str:
@@ -26,13 +26,13 @@ def markdown(material: Material, *, links: Mapping[str, str]) -> str:
             link = quote(links[f"{number}-{drawing.key}"])
             lines += [f"### {escape(drawing.title)}", "", f"![{escape(drawing.title)}]({link})", ""]
             lines += [escape(drawing.about), ""]
-        different, _ = tables.settings(experiment)
+        different, _ = context.settings(experiment)
         for table in (
             tables.clock_table(experiment),
             tables.exit_table(experiment),
             different,
-            tables.machines(experiment),
-            tables.run_table(experiment),
+            context.machines(experiment),
+            context.run_table(experiment),
         ):
             if table.rows:
                 lines += [f"### {escape(table.caption)}", "", *_rows(table), ""]

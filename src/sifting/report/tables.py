@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 from sifting.curves import Floats, text
 from sifting.report.palette import CLOCKS
 from sifting.report.reading import Entry, Experiment
-from sifting.wording import figure, short
 
 AXES = {"seconds": "training seconds", "reference": "reference seconds", "samples": "samples"}
 
@@ -158,12 +157,13 @@ def clocks(entries: Sequence[Entry], axis: str) -> dict[str, float]:
     found = [e.last.get(name) for e in shown(entries)]
     known = [clock for clock in found if isinstance(clock, Mapping)]
     return {
-        clock: statistics.fmean([_float(seconds.get(clock)) for seconds in known] or [0.0])
+        clock: statistics.fmean([plain(seconds.get(clock)) for seconds in known] or [0.0])
         for clock in CLOCKS
     }
 
 
-def _float(value: Any) -> float:
+def plain(value: Any) -> float:
+    """A count or a time from a log; 0 where it is none."""
     return float(value) if isinstance(value, (int, float)) and 0 <= value < 1e12 else 0.0
 
 
@@ -223,87 +223,12 @@ def _per_operation(entry: Entry, *, calibrated: bool) -> tuple[float, float, flo
     if calibrated:
         ref = entry.reference
         return ref.get("scoring", 0.0), ref.get("forward", 0.0), ref.get("backward", 0.0)
-    seconds, step = entry.last.get("seconds"), _float(entry.last.get("step"))
+    seconds, step = entry.last.get("seconds"), plain(entry.last.get("step"))
     if not isinstance(seconds, Mapping) or not step:
         return None
     sifting = (entry.run.summary or {}).get("sifting")
     counted = sifting.get("selections") if isinstance(sifting, Mapping) else None
-    per = [_float(counted) or step, step, step]
-    spent = [_float(seconds.get(name)) for name in ("scoring", "forward", "backward")]
+    per = [plain(counted) or step, step, step]
+    spent = [plain(seconds.get(name)) for name in ("scoring", "forward", "backward")]
     scoring, forward, backward = (s / n for s, n in zip(spent, per, strict=True))
     return scoring, forward, backward
-
-
-def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Settings with dotted names.
-
-    >>> flat({"a": {"b": 1}, "c": "x"})
-    {'a.b': '1', 'c': 'x'}
-    """
-    found: dict[str, str] = {}
-    for key, value in config.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping) and value and prefix.count(".") < 8:
-            found.update(flat(value, f"{name}."))
-        else:
-            found[name] = text(value)
-    return found
-
-
-def settings(experiment: Experiment) -> tuple[Table, Table]:
-    """What differs between the arms, and what they have in common."""
-    by_arm = {
-        arm: [flat(e.run.config) for e in entries] for arm, entries in experiment.arms.items()
-    }
-    keys = _unique(k for configs in by_arm.values() for config in configs for k in config)
-    different, common = [], []
-    for key in keys:
-        if key in ("arm", "seed"):
-            continue
-        values = [" / ".join(_unique(c.get(key, "–") for c in cs)) for cs in by_arm.values()]
-        if len(set(values)) > 1:
-            different.append([key, *values])
-        else:
-            common.append([key, values[0]])
-    return (
-        Table("Settings that differ between the arms", ["setting", *by_arm], different),
-        Table("Settings that all runs share", ["setting", "value"], common),
-    )
-
-
-def _unique(values: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(values))
-
-
-def machines(experiment: Experiment) -> Table:
-    """Machine and versions; where runs differ, all values."""
-    found: dict[str, list[str]] = {}
-    for entry in experiment.entries:
-        record = {k: v for k, v in entry.run.environment.items() if k not in ("command", "load")}
-        for key, value in flat(record).items():
-            found.setdefault(key, []).append(value)
-    rows = [[key.removeprefix("versions."), " / ".join(_unique(v))] for key, v in found.items()]
-    for arm, entries in experiment.arms.items():
-        loads = [
-            float(m["load"])
-            for e in entries
-            for m in e.run.metrics
-            if isinstance(m.get("load"), (int, float))
-        ]
-        if loads:
-            shown = f"{statistics.fmean(loads):.2f} on average, {max(loads):.2f} at most"
-            rows.append([f"load during {arm}", shown])
-    return Table("Machine, versions and load (1-minute average)", ["", "value"], rows)
-
-
-def run_table(experiment: Experiment) -> Table:
-    """Every run."""
-    rows = []
-    for entry in experiment.entries:
-        curve, last = entry.curve, entry.last
-        final = figure(experiment.verdict, float(curve.figures[-1])) if len(curve) else "–"
-        time = number(float(curve.seconds[-1])) if len(curve) else "–"
-        step = short(_float(last.get("step")), 0)
-        rows.append([entry.name, curve.arm, str(curve.seed), entry.run.status, step, final, time])
-    columns = ["run", "arm", "seed", "status", "updates", experiment.verdict.metric, "seconds"]
-    return Table("Every run, with its last evaluation", columns, rows)
