@@ -11,6 +11,11 @@ from sifting._version import __version__
 
 # name -> (module whose `main(argv) -> int` does the job, one line for --help, extra it needs)
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "compare": (
+        "sifting.compare.cli",
+        "arms × seeds under one budget, on a recipe or your own model, with a verdict",
+        "recipes",
+    ),
     "cost": ("sifting.costs_cli", "predict what scoring costs beside training", ""),
     "demo": (
         "sifting.demo",

@@ -25,7 +25,7 @@ from sifting.exits import unwrap
 from sifting.problem import Pace, Task
 from sifting.ranks import Ranks
 from sifting.runs import RunError, RunFolder
-from sifting.sifter import Sifter
+from sifting.sifter import NotFinite, Sifter
 from sifting.streams import load_streams, save_streams
 from sifting.wrappers import data_parallel, in_use
 
@@ -142,12 +142,20 @@ class Engine:
         last = min(self.update + updates, self.pace.updates)
         try:
             while self.update < last and self.stopped_by is None:
-                self._update(next(self._groups))
+                self._update(self._next())
                 self._after_update()
         except Diverged as error:
             self._end("failed", error=str(error))
             raise
         self._paused = save_streams(), time.perf_counter()
+
+    def ask(self, reason: str) -> None:
+        """Ask the run to save and stop after the update under way.
+
+        Args:
+            reason: for the record, e.g. the name of a signal.
+        """
+        self._asked = reason
 
     def finish(self) -> str:
         """Close the run folder; returns the run's status."""
@@ -168,6 +176,16 @@ class Engine:
             self._evaluate()
         if self._due(self.pace.checkpoint_every) or self.stopped_by:
             self.save()
+
+    def _next(self) -> list[Any]:
+        """The batches of the next update; scores that are not finite are a run that diverged."""
+        assert self._groups is not None
+        try:
+            return next(self._groups)
+        except NotFinite as error:
+            raise Diverged(
+                f"before update {self.update + 1}, {error}; {self._last_good()}"
+            ) from error
 
     def _due(self, every: int) -> bool:
         return self.update % every == 0 or self.update == self.pace.updates
@@ -215,13 +233,16 @@ class Engine:
             self._diverged(float(total))
 
     def _diverged(self, loss: float) -> None:
-        step = self.folder.latest()
-        good = "there is no checkpoint yet"
-        if step is not None:
-            good = f"the last good checkpoint is {self.folder.checkpoint_path(step)}"
         raise Diverged(
-            f"the loss of update {self.update} is {loss}; {good}. Lower the learning rate, or clip"
+            f"the loss of update {self.update} is {loss}; {self._last_good()}. Lower the learning rate, "
+            "or clip"
         )
+
+    def _last_good(self) -> str:
+        step = self.folder.latest()
+        if step is None:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is {self.folder.checkpoint_path(step)}"
 
     def _alone(self, accumulating: bool) -> Any:
         """Gradients that are only added up need not travel between ranks yet."""
@@ -310,7 +331,7 @@ class Engine:
         def stop(number: int, frame: FrameType | None) -> None:
             if self._asked is not None:
                 raise KeyboardInterrupt
-            self._asked = signal.Signals(number).name
+            self.ask(signal.Signals(number).name)
 
         try:
             before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}

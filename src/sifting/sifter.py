@@ -37,6 +37,10 @@ EXPLORE = 0.25  # default share of random picks with a tuned exit
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
 
 
+class NotFinite(ValueError):
+    """Scores that are not finite: broken samples, or a model that has diverged."""
+
+
 @dataclass(frozen=True)
 class Selection:
     """What was chosen from one batch of candidates.
@@ -436,7 +440,7 @@ class Sifter:
             return scores_B.masked_fill(broken_B, -math.inf)
         rows = broken_B.nonzero().squeeze(1).tolist()
         shown = ", ".join(map(str, rows[:8])) + (", …" if len(rows) > 8 else "")
-        raise ValueError(
+        raise NotFinite(
             f"the scores of {len(rows)} of {len(scores_B)} candidates are not finite (rows {shown}): look "
             "at these samples and at the model's weights; nonfinite='drop' ranks such samples last"
         )

@@ -1,0 +1,1 @@
+"""Fixed-budget comparisons with controls: `sift compare`."""

@@ -1,0 +1,168 @@
+"""Budgets, and how many updates each arm can make of one. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from sifting.audit import default_period
+from sifting.schedules import Schedule
+
+Kind = Literal["seconds", "updates", "samples"]
+UNITS: dict[str, tuple[Kind, float]] = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), ("seconds", 1.0)),
+    **dict.fromkeys(("m", "min", "minute", "minutes"), ("seconds", 60.0)),
+    **dict.fromkeys(("h", "hour", "hours"), ("seconds", 3600.0)),
+    **dict.fromkeys(("u", "update", "updates", "step", "steps"), ("updates", 1.0)),
+    **dict.fromkeys(("n", "sample", "samples"), ("samples", 1.0)),
+}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every arm may spend.
+
+    Attributes:
+        kind: "seconds" of reference time, "updates", or "samples" back-propagated.
+        amount: of that kind.
+        of_baseline: whether it is the time that the baseline needs for this many updates.
+    """
+
+    kind: Kind
+    amount: float
+    of_baseline: bool = False
+
+
+def parse_budget(text: str) -> Budget:
+    """A budget from what a user writes.
+
+    >>> parse_budget("15m")
+    Budget(kind='seconds', amount=900.0, of_baseline=False)
+    >>> parse_budget("64000 samples").kind
+    'samples'
+    >>> parse_budget("baseline:2000u")
+    Budget(kind='updates', amount=2000.0, of_baseline=True)
+
+    Args:
+        text: a number and a unit: seconds (90s, 15m, 2h), updates (2000u) or samples
+            back-propagated (64000n); after "baseline:", the time of so many baseline updates.
+    """
+    found = re.fullmatch(r"(baseline:)?\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]+)", text.strip())
+    if found is None or found[3] not in UNITS:
+        raise ValueError(
+            f"budget={text!r} is not understood: give seconds (90s, 15m, 2h), updates (2000u), samples "
+            "back-propagated (64000n), or the time of so many updates of the baseline (baseline:2000u)"
+        )
+    kind, scale = UNITS[found[3]]
+    amount = float(found[2]) * scale
+    if amount <= 0:
+        raise ValueError(f"budget={text!r}: give more than 0")
+    if found[1] and kind != "updates":
+        raise ValueError(f"budget={text!r}: after 'baseline:' give updates, e.g. baseline:2000u")
+    if kind != "seconds" and amount != int(amount):
+        raise ValueError(f"budget={text!r}: give a whole number of {kind}")
+    return Budget(kind, amount, bool(found[1]))
+
+
+@dataclass(frozen=True)
+class Work:
+    """How an arm goes through its candidates.
+
+    Attributes:
+        schedule: of its sifter, for the run as planned.
+        candidates: in a batch.
+        accumulate: batches whose gradients make one update.
+        audit_every: selections between audits; None for the default, 0 for none.
+        warmup: share of the updates before the first selection, where that is how it is given.
+    """
+
+    schedule: Schedule
+    candidates: int
+    accumulate: int = 1
+    audit_every: int | None = 0
+    warmup: float | None = None
+
+    def steps(self, updates: int) -> Iterator[tuple[int, int, int]]:
+        """Candidates drawn, selections and audits before each batch that is trained, endlessly.
+
+        Args:
+            updates: planned, of which a share may be warm-up.
+        """
+        schedule, every = self.schedule, self.audit_every
+        warm = schedule.warmup_steps
+        if self.warmup is not None:
+            warm = round(self.warmup * updates) * self.accumulate
+            schedule = Schedule(schedule.keep, warm, schedule.stop_step, schedule.every)
+        step = batch = selections = 0
+        while True:
+            sifts = schedule.sifts(step=step, batch=batch)
+            batch += step >= warm
+            if sifts:
+                selections += 1
+                period = default_period(schedule.keep_at(step)) if every is None else every
+                yield self.candidates, 1, int(period > 0 and selections % period == 0)
+                step += 1
+                continue
+            pieces = -(-self.candidates // schedule.count(step=step, size=self.candidates))
+            for piece in range(pieces):
+                yield (0 if piece else self.candidates), 0, 0
+            step += pieces
+
+    def counts(self, updates: int) -> dict[str, int]:
+        """Candidates, selections and audits of a run, as `charged` takes them.
+
+        >>> Work(Schedule(0.5, warmup_steps=2), candidates=8, audit_every=2).counts(6)
+        {'candidates_seen': 40, 'selections': 4, 'audits': 2}
+        """
+        steps = self.steps(updates)
+        taken = [next(steps) for _ in range(updates * self.accumulate)]
+        names = ("candidates_seen", "selections", "audits")
+        return {
+            name: sum(column) for name, column in zip(names, zip(*taken, strict=True), strict=True)
+        }
+
+    def seconds(self, table: Mapping[str, float], updates: int) -> float:
+        """Time of so many updates by a table of costs, evaluations left out."""
+        counts = self.counts(updates)
+        each = sum(table.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
+        parts = {"data": "candidates_seen", "scoring": "selections", "auditing": "audits"}
+        rest = sum(table.get(name, 0.0) * counts[count] for name, count in parts.items())
+        return updates * each + rest
+
+    def affordable(self, table: Mapping[str, float], seconds: float) -> int:
+        """The most updates whose time by a table of costs is within a number of seconds.
+
+        >>> work = Work(Schedule(0.5), candidates=8)
+        >>> work.affordable({"forward": 1.0, "backward": 2.0, "scoring": 1.0}, 10.0)
+        2
+
+        Args:
+            table: seconds of each operation, as `engine.charged` takes it.
+            seconds: to spend, evaluations left out.
+        """
+        updates = -1
+        for _ in range(50):  # more updates, more warm-up, which is cheap: a few rounds settle it
+            before, updates = updates, self._walk(table, seconds, max(updates, 0))
+            if updates == before:
+                break
+        while self.seconds(table, updates + 1) <= seconds:  # warm-up is rounded to whole updates
+            updates += 1
+        return updates
+
+    def _walk(self, table: Mapping[str, float], seconds: float, planned: int) -> int:
+        each = sum(table.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
+        prices = [table.get(name, 0.0) for name in ("data", "scoring", "auditing")]
+        if each <= 0:
+            raise ValueError("a table without the time of an update: calibrate again")
+        spent, updates, seconds = 0.0, 0, seconds * (1 + 1e-9)
+        steps = self.steps(planned)
+        while True:
+            for _ in range(self.accumulate):
+                drawn, selected, audited = next(steps)
+                spent += drawn * prices[0] + selected * prices[1] + audited * prices[2]
+            spent += each
+            if spent > seconds:
+                return updates
+            updates += 1

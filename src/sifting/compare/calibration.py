@@ -1,0 +1,227 @@
+"""What each operation costs on this machine, measured in interleaved rounds before a comparison."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sifting.compare.budget import Work
+from sifting.compare.target import Target, seed_all
+from sifting.engine import Diverged, Engine
+from sifting.problem import Problem
+from sifting.recipes.recipe import Common, assemble
+from sifting.runs import RunError, RunFolder
+
+OPERATIONS = ("data", "scoring", "auditing", "forward", "backward", "optimizer")
+SAME = ("forward", "backward", "optimizer")  # the same work in every arm that trains as many
+FIRST = 3  # rounds left out, in which caches and allocators fill
+FEWEST, MOST, LIMIT = 8, 30, 60.0  # rounds, and seconds after which the fewest will do
+FAR = 10_000  # planned updates of a trial: its learning rate stays where the schedule starts
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured.
+
+    Attributes:
+        tables: of each arm, seconds of each operation, as `engine.charged` takes them.
+        work: of each arm, how it goes through its candidates.
+        batches: of each arm, samples trained at once.
+        same: of each arm, what it shares with those whose update is the same work.
+        rounds: measured.
+        evaluation: seconds of one evaluation.
+        load: the machine's, before and after.
+    """
+
+    tables: dict[str, dict[str, float]]
+    work: dict[str, Work]
+    batches: dict[str, int]
+    same: dict[str, str]
+    rounds: int
+    evaluation: float
+    load: tuple[float | None, float | None]
+
+
+class Trial:
+    """Some updates of an arm on a throw-away copy, each of its operations timed."""
+
+    def __init__(self, target: Target, config: Common, folder: Path) -> None:
+        self.config = config
+        config = replace(config, evaluations=1)
+        RunFolder.check(folder)
+        seed_all(config.seed)
+        self.problem: Problem = target.problem(config)
+        self.engine: Engine = assemble(
+            target.name, config, self.problem, folder, updates=FAR, resume=False
+        )
+        sifter = self.engine.sifter
+        # as the run will have it, before selection and audits are forced
+        self.schedule, self.audit_every = sifter.schedule, sifter.auditor.every
+        sifter.schedule = replace(self.schedule, warmup_steps=0, stop_step=None, every=1)
+        sifter.auditor.every, sifter.auditor.silent, sifter.auditor.log = 1, True, None
+        self.readings: dict[str, list[float]] = {name: [] for name in OPERATIONS}
+
+    def step(self, *, keep: bool) -> None:
+        """One update; its times are noted where they are to be kept."""
+        before = self._now()
+        self.engine.advance(1)
+        if not keep:
+            return
+        spent = {name: value - before[name] for name, value in self._now().items()}
+        parts = {"data": "candidates_seen", "scoring": "selections", "auditing": "audits"}
+        for name in OPERATIONS:
+            times = spent[parts[name]] if name in parts else 1
+            if times:
+                self.readings[name].append(spent[name] / times)
+
+    def _now(self) -> dict[str, float]:
+        stats = self.engine.sifter.stats()
+        return {
+            **self.engine.seconds,
+            "data": stats.seconds_loading,
+            "scoring": stats.seconds_scoring,
+            "auditing": stats.seconds_auditing,
+            "candidates_seen": stats.candidates_seen,
+            "selections": stats.selections,
+            "audits": stats.audits,
+        }
+
+    def reading(self) -> Reading:
+        """What was found, without the model; the trial is over."""
+        self.engine.finish()
+        config, problem = self.config, self.problem
+        given = round(config.warmup * FAR) * config.accumulate
+        by_share = config.warmup > 0 and self.schedule.warmup_steps == given
+        work = Work(
+            self.schedule,
+            round(problem.batch / self.schedule.keep_at(0)),
+            config.accumulate,
+            self.audit_every,
+            config.warmup if by_share else None,
+        )
+        size = sum(p.numel() for p in problem.model.parameters())
+        same = (
+            f"{config.accumulate} × {problem.batch} samples, {size} parameters, "
+            f"clip {config.clip}, autocast {config.autocast}"
+        )
+        return Reading(self.readings, work, problem.batch, same)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Times of an arm's operations, one for each round."""
+
+    times: Mapping[str, Sequence[float]]
+    work: Work
+    batch: int
+    same: str
+
+
+def calibrate(
+    target: Target, configs: Mapping[str, Common], *, together: bool = True, limit: float = LIMIT
+) -> Calibration:
+    """Time every arm's operations; medians over rounds in which the arms take turns.
+
+    An update's forward, backward and optimizer step are pooled over the arms that train equally
+    many samples, and loading over those that draw equally many: it is the same work, and noise
+    between arms must not enter their budgets.
+
+    Args:
+        target: what is trained.
+        configs: settings by arm, all of one seed.
+        together: whether all arms are in memory at once; else one is measured after the other.
+        limit: seconds after which no more rounds are made than are needed.
+
+    Raises:
+        ValueError: where an arm cannot be trained at all, named.
+    """
+    before = _load()
+    groups = [list(configs)] if together else [[name] for name in configs]
+    readings: dict[str, Reading] = {}
+    evaluation = 0.0
+    with tempfile.TemporaryDirectory(prefix="sifting-") as place, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is found here is not about a run
+        for group in groups:
+            trials: dict[str, Trial] = {}
+            for name in group:
+                with _naming(name):
+                    folder = Path(place) / str(len(readings) + len(trials))
+                    trials[name] = Trial(target, configs[name], folder)
+            _measure(trials, limit / len(groups))
+            if not readings:
+                evaluation = _evaluated(target, trials[group[0]].problem)
+            readings.update({name: trial.reading() for name, trial in trials.items()})
+    return Calibration(
+        tables=_tables(readings),
+        work={name: reading.work for name, reading in readings.items()},
+        batches={name: reading.batch for name, reading in readings.items()},
+        same={name: reading.same for name, reading in readings.items()},
+        rounds=min(len(reading.times["forward"]) for reading in readings.values()),
+        evaluation=evaluation,
+        load=(before, _load()),
+    )
+
+
+def _measure(trials: Mapping[str, Trial], limit: float) -> None:
+    """Rounds in which every trial makes an update; whose turn is first rotates."""
+    begin, names = time.monotonic(), list(trials)
+    for number in range(FIRST + MOST):
+        if number >= FIRST + FEWEST and time.monotonic() - begin > limit:
+            break
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            with _naming(name):
+                trials[name].step(keep=number >= FIRST)
+
+
+@contextmanager
+def _naming(arm: str) -> Iterator[None]:
+    """Say which arm it was that failed."""
+    try:
+        yield
+    except (Diverged, RunError, TypeError, ValueError) as error:
+        raise ValueError(f"arm {arm!r} cannot be trained: {error}") from error
+
+
+def _evaluated(target: Target, problem: Problem) -> float:
+    """Seconds of an evaluation, whose figures must hold the one that counts."""
+    begin = time.monotonic()
+    figures = problem.evaluate(problem.model)
+    if not isinstance(figures, dict) or not isinstance(figures.get(problem.metric), int | float):
+        raise ValueError(
+            f"{target.name}: evaluate gave {figures!r}, which must be a dict with a number under "
+            f"{problem.metric!r}, the problem's metric"
+        )
+    return time.monotonic() - begin
+
+
+def _tables(readings: Mapping[str, Reading]) -> dict[str, dict[str, float]]:
+    """A median for each operation, over the arms for which it is the same work."""
+    shared: dict[tuple[str, object], list[float]] = {}
+    for reading in readings.values():
+        for name, key in _pools(reading):
+            shared.setdefault((name, key), []).extend(reading.times[name])
+    tables = {}
+    for arm, reading in readings.items():
+        times = {name: list(reading.times[name]) for name in OPERATIONS}
+        times.update({name: shared[name, key] for name, key in _pools(reading)})
+        tables[arm] = {
+            name: statistics.median(found) if found else 0.0 for name, found in times.items()
+        }
+    return tables
+
+
+def _pools(reading: Reading) -> list[tuple[str, object]]:
+    """The operations that arms share, and what they have to have in common for it."""
+    return [*((name, reading.same) for name in SAME), ("data", reading.work.candidates)]
+
+
+def _load() -> float | None:
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from conftest import Net
+from torch import randint, randn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sifting import Sifter
+from sifting.compare.budget import Budget, Work, parse_budget
+from sifting.schedules import Schedule
+
+TABLE = {"data": 0.01, "scoring": 1.0, "auditing": 2.0, "forward": 1.0, "backward": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "amount"),
+    [
+        ("90s", "seconds", 90),
+        ("15m", "seconds", 900),
+        ("1.5 h", "seconds", 5400),
+        ("2000 updates", "updates", 2000),
+        ("2000u", "updates", 2000),
+        ("64000n", "samples", 64000),
+        ("1 sample", "samples", 1),
+    ],
+)
+def test_budgets_are_read(text: str, kind: Any, amount: float) -> None:
+    assert parse_budget(text) == Budget(kind, amount)
+
+
+def test_a_budget_may_be_the_baselines_time() -> None:
+    assert parse_budget("baseline:2000u") == Budget("updates", 2000, of_baseline=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("soon", r"budget='soon' is not understood: give seconds \(90s"),
+        ("90", "not understood"),
+        ("-5s", "not understood"),
+        ("90 days", "not understood"),
+        ("0u", "give more than 0"),
+        ("1.5u", "give a whole number of updates"),
+        ("baseline:90s", "after 'baseline:' give updates"),
+        ("sift:90u", "not understood"),
+    ],
+)
+def test_bad_budgets_are_named(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_budget(text)
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"keep": 1.0},
+        {"keep": 0.5},
+        {"keep": 0.25, "audit_every": 3},
+        {"keep": 0.5, "warmup_steps": 6, "audit_every": 2},
+        {"keep": 0.5, "warmup_steps": 5, "every": 3, "stop_step": 20},
+    ],
+)
+def test_work_is_counted_as_the_sifter_does_it(options: dict[str, Any], accumulate: int) -> None:
+    updates = 8
+    sifter = Sifter(Net(), exit=1, explore=0.0, **{"audit_every": 0, **options})
+    data = TensorDataset(randn(640, 8), randint(0, 5, (640,)))
+    batches = iter(sifter(DataLoader(data, batch_size=16)))
+    for _ in range(updates * accumulate):
+        next(batches)
+    work = Work(sifter.schedule, 16, accumulate, sifter.auditor.every)
+    counts = work.counts(updates)
+    assert counts == {name: sifter.meter.counts[name] for name in counts}
+
+
+@pytest.mark.parametrize("warmup", [None, 0.1, 0.5])
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("seconds", [6.0, 50.0, 333.3])
+def test_a_time_budget_is_spent_and_not_exceeded(
+    warmup: float | None, accumulate: int, seconds: float
+) -> None:
+    work = Work(Schedule(0.5), 32, accumulate, 4, warmup)
+    updates = work.affordable(TABLE, seconds)
+    assert work.seconds(TABLE, updates) <= seconds < work.seconds(TABLE, updates + 1)
+
+
+def test_scoring_costs_updates_and_warm_up_spares_them() -> None:
+    plain, sift, warm = (
+        Work(Schedule(keep), 32, audit_every=0, warmup=share).affordable(TABLE, 1000.0)
+        for keep, share in ((1.0, None), (0.5, None), (0.5, 0.5))
+    )
+    assert plain == int(1000 / 3.32)
+    assert sift == int(1000 / 4.32)
+    assert sift < warm < plain
+
+
+def test_a_table_without_an_update_is_refused() -> None:
+    with pytest.raises(ValueError, match="without the time of an update"):
+        Work(Schedule(0.5), 32).affordable({"data": 1.0}, 5.0)

@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sifting import cli as sift
+from sifting.compare.calibration import OPERATIONS
+from sifting.recipes import resnet
+from sifting.recipes.recipe import train
+from sifting.runs import RunFolder, read_run
+
+pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
+
+OWN = "compare_problem:build"
+FAST = ["--evaluations", "4", "--audit-every", "5"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sifting.compare.calibration.MOST", 2)
+    monkeypatch.setattr("sifting.compare.calibration.FEWEST", 2)
+    monkeypatch.setattr("sifting.compare.calibration.FIRST", 1)
+
+
+def run(out: Path, *options: str, target: str = OWN, budget: str = "24u") -> int:
+    return sift.main(["compare", target, "--out", str(out), "--budget", budget, *FAST, *options])
+
+
+def weights(path: Path) -> dict[str, Any]:
+    folder = RunFolder(path)
+    step = folder.latest()
+    assert step is not None
+    return folder.load(step)["model"]
+
+
+def same(one: Path, other: Path) -> bool:
+    a, b = weights(one), weights(other)
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def figures(path: Path) -> list[Any]:
+    return [
+        {k: v for k, v in line.items() if k not in ("seconds", "load")}
+        for line in read_run(path).metrics
+    ]
+
+
+def record(out: Path) -> Any:
+    return json.loads((out / "comparison.json").read_text())
+
+
+def test_a_users_own_problem_and_selectors_from_end_to_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = ["sift", "compare_problem:half", "compare_problem:selector"]
+    assert run(tmp_path, "--arms", *arms, "--seeds", "0", "1", "2") == 0
+    shown = capsys.readouterr().out
+    found = record(tmp_path)
+    assert list(found["arms"]) == ["baseline", "random", *arms]
+    for arm, row in found["arms"].items():
+        assert set(row["table"]) == set(OPERATIONS)
+        assert all(row["table"][name] > 0 for name in ("data", "forward", "backward", "optimizer"))
+        selects = arm != "baseline"
+        assert (row["table"]["scoring"] > 0) == (row["table"]["auditing"] > 0) == selects
+        assert row["updates"] == 24
+        for seed in (0, 1, 2):
+            cell = read_run(tmp_path / row["folder"] / f"seed-{seed}")
+            assert cell.status == "finished"
+            assert cell.config["arm"] == arm
+            assert (cell.config["seed"], cell.config["batch"]) == (seed, 16)
+            assert cell.config["budget"] == {"kind": "updates", "amount": 24.0}
+            assert cell.summary["sifting"]["samples_trained"] == 24 * 16
+            assert cell.metrics[-1]["reference"]["forward"] == pytest.approx(
+                24 * row["table"]["forward"], abs=1e-6
+            )
+            assert json.loads((cell.path / "reference.json").read_text()) == row["table"]
+    forwards = {row["table"]["forward"] for row in found["arms"].values()}
+    assert len(forwards) == 1  # the same work has one price
+    assert found["calibrations"][0]["load"][0] >= 0
+    verdict = json.loads((tmp_path / "verdict.json").read_text())
+    assert {arm["name"] for arm in verdict["arms"]} == set(found["arms"])
+    assert verdict["overall"] in (tmp_path / "verdict.md").read_text()
+    assert verdict["overall"] in shown
+    assert "random, seed 2: finished" in shown
+
+
+def test_runs_in_turns_equal_runs_of_their_own(tmp_path: Path) -> None:
+    data = resnet.RECIPE.read(resnet.PRESETS["smoke"])
+    resnet_options = ["--arms", "tuned", "--seeds", "3", "--turn", "3", "--batch", "20"]
+    assert run(tmp_path / "all", *resnet_options, target="resnet", budget="12u") == 0
+    for arm in ("baseline", "random", "tuned"):
+        cell = tmp_path / "all" / arm / "seed-3"
+        kept = {
+            k: read_run(cell).config[k] for k in ("evaluations", "audit_every", "batch", "seed")
+        }
+        from dataclasses import replace
+
+        config = replace(resnet.PRESETS["smoke"], arm=arm, updates=12, **kept)
+        train(resnet.RECIPE, config, tmp_path / arm, data=data)
+        assert same(cell, tmp_path / arm), arm
+        alone = [{k: v for k, v in f.items() if k != "reference"} for f in figures(cell)]
+        assert alone == figures(tmp_path / arm)
+
+
+def test_one_after_the_other_ends_like_in_turns(tmp_path: Path) -> None:
+    options = ["--arms", "tuned", "--seeds", "0"]
+    assert run(tmp_path / "turns", *options, "--turn", "2") == 0
+    assert run(tmp_path / "rows", *options, "--sequential") == 0
+    for arm in ("baseline", "random", "tuned"):
+        assert same(tmp_path / "turns" / arm / "seed-0", tmp_path / "rows" / arm / "seed-0")
+
+
+def test_a_time_budget_gives_each_arm_its_own_plan(tmp_path: Path) -> None:
+    options = ["--arms", "sift-last", "--seeds", "0", "--warmup", "0.1"]
+    assert run(tmp_path, *options, budget="baseline:60u") == 0
+    found = record(tmp_path)
+    assert found["budget"]["kind"] == "seconds"
+    updates = {arm: row["updates"] for arm, row in found["arms"].items()}
+    assert updates["baseline"] == 60
+    assert updates["sift-last"] < updates["random"] < 60
+    for arm, row in found["arms"].items():
+        assert row["seconds"] <= found["budget"]["amount"] * (1 + 1e-6)
+        cell = read_run(tmp_path / arm / "seed-0")
+        assert cell.summary["updates"] == row["updates"]
+        train_lines = [line for line in cell.metrics if line["kind"] == "train"]
+        assert train_lines[-1]["lr"] < 1e-4  # the schedule ends with the budget
+        spent = sum(cell.metrics[-1]["reference"].values())
+        assert spent == pytest.approx(row["seconds"], rel=1e-3)
+
+
+def test_samples_are_a_budget_too(tmp_path: Path) -> None:
+    options = ["--arms", "sift", "--seeds", "0", "--accumulate", "2", "--no-control"]
+    assert run(tmp_path, *options, budget="330n") == 0
+    found = record(tmp_path)
+    assert {arm: row["updates"] for arm, row in found["arms"].items()} == {
+        "baseline": 10,
+        "sift": 10,
+    }
+    assert read_run(tmp_path / "sift" / "seed-0").summary["sifting"]["samples_trained"] == 320
+
+
+def test_an_arm_may_have_settings_of_its_own(tmp_path: Path) -> None:
+    options = ["--seeds", "0", "--arms", "sift", "--set", "sift:lr=0.5", "--set", "clip=1.0"]
+    assert run(tmp_path, *options) == 0
+    configs = {arm: read_run(tmp_path / arm / "seed-0").config for arm in ("baseline", "sift")}
+    assert [configs[arm]["options"] for arm in configs] == [{}, {"lr": 0.5}]
+    assert [configs[arm]["clip"] for arm in configs] == [1.0, 1.0]
+    lrs = {
+        arm: max(line["lr"] for line in read_run(tmp_path / arm / "seed-0").metrics if "lr" in line)
+        for arm in configs
+    }
+    assert lrs["baseline"] < 0.011
+    assert lrs["sift"] > 0.1
+
+
+def test_finished_cells_are_skipped_and_seeds_and_arms_may_be_added(tmp_path: Path) -> None:
+    assert run(tmp_path, "--arms", "sift", "--seeds", "0") == 0
+    first = record(tmp_path)
+    times = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/seed-0/run.json")}
+    assert len(times) == 3
+    assert run(tmp_path, "--arms", "sift", "--seeds", "0", "1") == 0
+    assert record(tmp_path) == first  # not measured again
+    assert run(tmp_path, "--arms", "sift", "tuned", "--seeds", "0", "1") == 0
+    added = record(tmp_path)
+    assert {arm: added["arms"][arm] for arm in first["arms"]} == first["arms"]
+    assert added["arms"]["tuned"]["table"]["forward"] == first["arms"]["sift"]["table"]["forward"]
+    assert added["calibrations"][1]["arms"] == ["tuned"]
+    assert {p: p.stat().st_mtime_ns for p in times} == times
+    assert len(list(tmp_path.glob("*/seed-*/summary.json"))) == 8
+
+
+def test_other_settings_are_refused_with_the_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, "--arms", "sift", "--seeds", "0") == 0
+    capsys.readouterr()
+    assert run(tmp_path, "--arms", "sift", "--seeds", "0", "--clip", "2.0") == 2
+    assert "sift: clip None → 2.0" in capsys.readouterr().err
+    assert run(tmp_path, "--arms", "sift", "--seeds", "0", budget="48u") == 2
+    assert "budget '24u' → '48u'" in capsys.readouterr().err
+
+
+def test_an_arm_that_diverges_is_marked_and_the_rest_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # 3 calls in the calibration, so that it is the run that breaks
+    options = ["--arms", "sift", "--seeds", "0", "--set", "sift:blow=12"]
+    assert run(tmp_path, *options) == 0
+    assert read_run(tmp_path / "sift" / "seed-0").status == "failed"
+    assert read_run(tmp_path / "random" / "seed-0").status == "finished"
+    shown = capsys.readouterr().out
+    assert "sift, seed 0: diverged" in shown
+    verdict = json.loads((tmp_path / "verdict.json").read_text())
+    row = next(r for r in verdict["table"]["rows"] if r[0] == "sift")
+    assert "–" in row[2]
+    assert run(tmp_path, *options) == 0  # it would diverge again: it is left as it is
+    assert "sift, seed 0" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["alexnet"], "target='alexnet' is unknown: choose a recipe (resnet"),
+        (["no_such_module:build"], "'no_such_module' cannot be imported"),
+        (["compare_problem:absent"], "has no function 'absent'"),
+        (["compare_problem:number"], "has no function 'number'"),
+        (["compare_problem:nothing"], "returned a str, and must return a sifting.problem.Problem"),
+        (["compare_problem:broken"], "raised KeyError: 'weights'"),
+        (["compare_problem:misnamed"], "must be a dict with a number under 'f1'"),
+        (["resnet", "huge"], "resnet has no preset 'huge'; it has: paper, small, smoke"),
+        ([OWN, "smoke"], "has no preset 'smoke'"),
+        ([OWN, "--arms", "sieve"], "arm='sieve' is unknown"),
+        ([OWN, "--arms", "sift", "sift"], "give each once"),
+        ([OWN, "--arms", "compare_problem:absent"], "cannot be imported"),
+        ([OWN, "--arms", "compare_problem:number"], "is a int"),
+        ([OWN, "--arms", "compare_problem:headless"], "arm 'compare_problem:headless' cannot be"),
+        ([OWN, "--seeds", "1", "1"], "give at least one, each once"),
+        ([OWN, "--budget", "soon"], "budget='soon' is not understood"),
+        ([OWN, "--budget", "3u"], "fewer than its 4 evaluations"),
+        ([OWN, "--budget", "5n"], "not enough for one update"),
+        ([OWN, "--budget", "0.000001s"], "not enough for one update of arm 'baseline'"),
+        ([OWN, "--set", "sift:lr"], "write ARM:key=value"),
+        ([OWN, "--set", "sieve:lr=1"], "without 'sieve'"),
+        ([OWN, "--set", "clop=1"], "raised TypeError"),
+        (["resnet", "--set", "clop=1"], "there is no such setting"),
+        (["resnet", "--set", "max_lr=high"], "give a float, like 0.01"),
+        ([OWN, "--seed", "3"], "--seed is for single runs: here it is --seeds"),
+        ([OWN, "--batch", "3"], "here it is the Problem's own batch"),
+        ([OWN, "--turn", "0"], "turn=0"),
+        (["resnet", "--data", "/no/such/data"], "cannot read pictures from"),
+    ],
+)
+def test_mistakes_are_named_before_anything_runs(
+    argv: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    rest = ["--budget", "8u"] if "--budget" not in argv else []
+    arms = ["--arms", "sift"] if "--arms" not in argv else []
+    command = [*argv[:1], *argv[1:], *arms, *rest, "--evaluations", "4", "--out", str(out)]
+    assert sift.main(["compare", *command]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(out.glob("*/seed-*"))
+
+
+def test_a_folder_that_cannot_be_used_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert run(tmp_path / "file" / "out") == 2
+    assert "cannot write a comparison to" in capsys.readouterr().err
+    (tmp_path / "comparison.json").write_text("{")
+    assert run(tmp_path) == 2
+    assert "comparison.json is damaged" in capsys.readouterr().err
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert run(tmp_path / "other") == 2
+    assert "runs in one process" in capsys.readouterr().err
+    assert sift.main(["compare"]) == 2
+    assert "usage: sift compare" in capsys.readouterr().err
+
+
+def launch(out: Path, pause: float) -> subprocess.Popen[str]:
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), *filter(None, sys.path)])
+    options = ["--arms", "tuned", "--seeds", "0", "1", "--turn", "2", "--budget", "24u"]
+    return subprocess.Popen(
+        [sys.executable, "-m", "sifting.cli", "compare", OWN, "--out", str(out), *FAST, *options],
+        env={**os.environ, "PYTHONPATH": path, "COMPARE_PAUSE": str(pause)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole")
+    assert run(out, "--arms", "tuned", "--seeds", "0", "1") == 0
+    return out
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
+def test_a_comparison_that_is_stopped_ends_like_one_that_is_not(
+    number: signal.Signals, whole: Path, tmp_path: Path
+) -> None:
+    # the table of the other, since what is charged goes into the log
+    (tmp_path / "comparison.json").write_text((whole / "comparison.json").read_text())
+    first = launch(tmp_path, pause=0.15)
+    deadline = time.monotonic() + 60
+    while (RunFolder(tmp_path / "tuned" / "seed-0").latest() or 0) < 6:
+        assert time.monotonic() < deadline, "no checkpoint within a minute"
+        time.sleep(0.02)
+    first.send_signal(number)
+    _, errors = first.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert first.returncode == 130
+        assert "stopped by SIGINT; the same command goes on" in errors
+        assert read_run(tmp_path / "baseline" / "seed-0").status == "stopped"
+    else:
+        assert first.returncode == -signal.SIGKILL
+    assert not (tmp_path / "tuned" / "seed-1").exists()
+    assert run(tmp_path, "--arms", "tuned", "--seeds", "0", "1") == 0
+    for arm in ("baseline", "random", "tuned"):
+        for seed in ("seed-0", "seed-1"):
+            assert same(whole / arm / seed, tmp_path / arm / seed)
+            assert figures(whole / arm / seed) == figures(tmp_path / arm / seed)
