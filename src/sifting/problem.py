@@ -45,7 +45,9 @@ class Problem:
         exit: where the arms called "sift" score, unless they say otherwise.
         metric: which figure of `evaluate` counts.
         lower_is_better: whether less of it is better.
-        sifter: further arguments of every arm's `Sifter`: forward, labels, loss_fn, stack.
+        sifter: further arguments of every arm's `Sifter`: forward, labels, ids, loss_fn, stack.
+        samples: how many training samples there are, where `sifter` has the `ids=` by which arms
+            with memory know them.
     """
 
     model: nn.Module
@@ -59,6 +61,7 @@ class Problem:
     metric: str = "accuracy"
     lower_is_better: bool = False
     sifter: Mapping[str, Any] = field(default_factory=dict)
+    samples: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):

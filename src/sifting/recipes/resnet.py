@@ -134,8 +134,8 @@ def problem(config: Config, data: tuple[Pictures, Pictures]) -> Problem:
     statistics = train.statistics()
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        on_device = {name: value.to(config.device) for name, value in batch.items()}
-        value: Tensor = model(**on_device).loss
+        pixels, labels = (batch[name].to(config.device) for name in ("pixel_values", "labels"))
+        value: Tensor = model(pixel_values=pixels, labels=labels).loss
         return value
 
     return Problem(
@@ -151,6 +151,8 @@ def problem(config: Config, data: tuple[Pictures, Pictures]) -> Problem:
         ),
         batch=config.batch,
         exit=exit,
+        sifter={"ids": "index"},
+        samples=len(train),
     )
 
 
