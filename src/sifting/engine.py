@@ -283,7 +283,10 @@ class Engine:
 
     def _evaluate(self) -> None:
         with self._time("evaluation"):
-            self.last = self.task.evaluate(unwrap(self.task.model))
+            model = unwrap(self.task.model)
+            self.last = self.task.evaluate(model)
+            if self.done and self.task.at_end is not None:
+                self.last |= self.task.at_end(model)
             self.task.model.train()
         self._record("eval", self.last)
 

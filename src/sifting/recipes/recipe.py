@@ -191,6 +191,7 @@ def assemble(
         problem.loss,
         problem.evaluate,
         None if problem.schedule is None else problem.schedule(optimizer, updates),
+        problem.at_end,
     )
     every = max(1, updates // config.evaluations)
     pace = Pace(
