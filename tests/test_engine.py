@@ -261,3 +261,23 @@ def test_a_killed_process_is_resumed_to_the_same_weights(
     saved = RunFolder(tmp_path / "run").load(40)["model"]
     for name, value in whole.task.model.state_dict().items():
         assert torch.equal(value, saved[name]), name
+
+
+def test_the_sifter_is_told_the_losses_of_the_batch_that_is_trained(tmp_path: Path) -> None:
+    pace = Pace(updates=6, accumulate=2)
+    arm = {"exit": 1, "score": "loss", "explore": 0.5, "audit_every": 0}
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=pace, arm=arm)
+    trained: list[float] = []
+    observed: list[float] = []
+    original = engine.task.loss
+
+    def noted(model: nn.Module, batch: Any) -> Tensor:
+        value = original(model, batch)
+        trained.append(float(value.detach()))
+        return value
+
+    object.__setattr__(engine.task, "loss", noted)
+    engine.sifter.observe = lambda losses: observed.append(float(losses.mean()))  # type: ignore[method-assign]
+    engine.run()
+    assert len(observed) == 12
+    assert observed == pytest.approx(trained)

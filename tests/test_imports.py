@@ -35,6 +35,7 @@ ORDER = [
     "exits",
     "tuned",
     "additive",
+    "memory",
     "loader",
     "scorer",
     "sifter",

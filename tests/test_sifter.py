@@ -591,7 +591,7 @@ def test_the_random_control_needs_no_exit() -> None:
 def test_observe_wants_a_loss_for_each_sample(net: Net) -> None:
     sifter = Sifter(net, exit=1, score="loss", explore=0.5)
     sifter.select(candidates(1)[0])
-    with pytest.raises(ValueError, match=r"each of the 6 samples selected last, got .*\(\)"):
+    with pytest.raises(ValueError, match=r"each of the 6 samples handed out last, got .*\(\)"):
         sifter.observe(torch.tensor(1.0))
 
 

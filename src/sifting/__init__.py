@@ -18,6 +18,7 @@ from sifting._version import __version__
 if TYPE_CHECKING:
     from sifting.additive import AdditiveExit
     from sifting.exits import Exit
+    from sifting.memory import MemoryExit
     from sifting.meter import SiftingWarning, Stats
     from sifting.sifter import Selection, Sifter
     from sifting.tuned import TunedExit
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdditiveExit",
     "Exit",
+    "MemoryExit",
     "Selection",
     "Sifter",
     "SiftingWarning",
@@ -36,6 +38,7 @@ __all__ = [
 _HOME = {
     "AdditiveExit": "additive",
     "Exit": "exits",
+    "MemoryExit": "memory",
     "Selection": "sifter",
     "Sifter": "sifter",
     "SiftingWarning": "meter",

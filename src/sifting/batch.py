@@ -102,6 +102,18 @@ def split(batch: T, count: int) -> list[T]:
     ]
 
 
+def shell(batch: T) -> T:
+    """The same members in a container of their own, which stays whole if the other is emptied.
+
+    >>> batch = {"x": torch.zeros(2)}
+    >>> kept = shell(batch)
+    >>> _ = batch.pop("x")
+    >>> list(kept)
+    ['x']
+    """
+    return _rebuild(batch, lambda member: member)  # type: ignore[no-any-return]
+
+
 def to_device(batch: T, device: torch.device) -> T:
     """The batch with its tensors on `device`; itself where they are there already."""
     if all(leaf.device == device for leaf in _leaves(batch) if isinstance(leaf, Tensor)):

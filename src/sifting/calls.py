@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 Forward = Callable[[nn.Module, Any], Any]
 GetLabels = Callable[[Any], Any]
+Ids = str | int | Callable[[Any], Any]
 
 _LABEL_WORDS = ("label", "target", "start_positions", "end_positions")
 
@@ -24,22 +26,66 @@ class Call:
         labels: `labels(batch) -> labels`, for batches that keep them in their own place.
         always_labels: whether the model must be given its labels to give its logits: decoders
             that make their inputs from them, and forwards in which they have no default.
+        ids: key or position of the member that holds the samples' numbers, which no model takes;
+            or `ids(batch) -> numbers`.
     """
 
     forward: Forward | None = None
     labels: GetLabels | None = None
     always_labels: bool = False
+    ids: Ids | None = None
 
     def __post_init__(self) -> None:
         for name in ("forward", "labels"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise TypeError(f"{name}={value!r} is not callable: pass a function")
+        if isinstance(self.ids, bool) or not (
+            self.ids is None or isinstance(self.ids, str | int) or callable(self.ids)
+        ):
+            raise TypeError(
+                f"ids={self.ids!r}: give the key or the position of the samples' numbers in a batch, or a "
+                "function of the batch"
+            )
+
+    def ids_of(self, batch: Any) -> Tensor:
+        """The number of each sample in the data set.
+
+        >>> Call(ids="index").ids_of({"x": torch.zeros(2, 3), "index": [7, 4]})
+        tensor([7, 4])
+        """
+        try:
+            found = self.ids(batch) if callable(self.ids) else batch[self.ids]
+        except (KeyError, IndexError, TypeError) as error:
+            members = (
+                sorted(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+            )
+            raise ValueError(
+                f"ids={self.ids!r} is not in the batch ({members}): let the loader yield the samples' "
+                "numbers, or pass ids=lambda batch: …"
+            ) from error
+        ids_B = torch.as_tensor(found)
+        if ids_B.ndim != 1 or ids_B.is_floating_point() or ids_B.dtype == torch.bool:
+            raise ValueError(
+                f"ids={self.ids!r} gave a tensor of {ids_B.dtype} and shape {tuple(ids_B.shape)}: a whole "
+                "number for each sample is needed"
+            )
+        return ids_B.long()
+
+    def without_ids(self, batch: Any) -> Any:
+        """What a batch holds beside its samples' numbers."""
+        if isinstance(self.ids, str) and isinstance(batch, Mapping) and self.ids in batch:
+            return {key: value for key, value in batch.items() if key != self.ids}
+        if isinstance(self.ids, int) and isinstance(batch, list | tuple):
+            place = self.ids % len(batch) if batch else 0
+            return tuple(member for i, member in enumerate(batch) if i != place)
+        return batch
 
     def labels_of(self, batch: Any) -> dict[str, Tensor]:
         """The labels by name; empty where the batch has none."""
         if self.labels is not None:
             return _named(self.labels(batch))
+        batch = self.without_ids(batch)
         if isinstance(batch, Mapping):
             return {
                 key: value
@@ -64,10 +110,11 @@ class Call:
         """The model's output on a batch; with its labels only where the loss is wanted."""
         if self.forward is not None:
             return self.forward(model, batch)
+        whole, batch = batch, self.without_ids(batch)
         if isinstance(batch, Mapping):
             kwargs: dict[str, Any] = dict(batch)
             if not with_labels and not self.always_labels:
-                kwargs = {k: v for k, v in kwargs.items() if k not in self.labels_of(batch)}
+                kwargs = {k: v for k, v in kwargs.items() if k not in self.labels_of(whole)}
             return model(**kwargs, **_no_cache(model, kwargs))
         inputs = batch
         if isinstance(batch, list | tuple):

@@ -73,7 +73,7 @@ class Engine:
         self.leads = self.ranks is None or self.ranks.rank == 0
         self.dtype = {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}[pace.autocast]
         self.scaler = torch.amp.GradScaler(device.type, enabled=pace.autocast == "fp16")
-        self._groups: Generator[list[Any]] | None = None
+        self._batches: Generator[Any] | None = None
         self._paused: tuple[dict[str, Any], float] | None = None  # streams, and since when
 
     def resume(self, step: int) -> None:
@@ -137,12 +137,10 @@ class Engine:
             load_streams(streams)
             # the sifter's clock of the user's step has been running
             self.sifter.meter.seconds["between"] -= time.perf_counter() - since
-        if self._groups is None:
-            self._groups = self._draw()
         last = min(self.update + updates, self.pace.updates)
         try:
             while self.update < last and self.stopped_by is None:
-                self._update(self._next())
+                self._update()
                 self._after_update()
         except Diverged as error:
             self._end("failed", error=str(error))
@@ -160,8 +158,8 @@ class Engine:
     def finish(self) -> str:
         """Close the run folder; returns the run's status."""
         status = "stopped" if self.stopped_by else "finished"
-        if self._groups is not None:
-            self._groups.close()
+        if self._batches is not None:
+            self._batches.close()
         self._end(status)
         return status
 
@@ -177,11 +175,12 @@ class Engine:
         if self._due(self.pace.checkpoint_every) or self.stopped_by:
             self.save()
 
-    def _next(self) -> list[Any]:
-        """The batches of the next update; scores that are not finite are a run that diverged."""
-        assert self._groups is not None
+    def _next(self) -> Any:
+        """The next batch to train on; scores that are not finite are a run that diverged."""
+        if self._batches is None:
+            self._batches = self._draw()
         try:
-            return next(self._groups)
+            return next(self._batches)
         except NotFinite as error:
             raise Diverged(
                 f"before update {self.update + 1}, {error}; {self._last_good()}"
@@ -190,29 +189,26 @@ class Engine:
     def _due(self, every: int) -> bool:
         return self.update % every == 0 or self.update == self.pace.updates
 
-    def _draw(self) -> Generator[list[Any]]:
-        """The batches of each update, epoch after epoch."""
-        group: list[Any] = []
+    def _draw(self) -> Generator[Any]:
+        """The batches to train on, epoch after epoch."""
         self.task.model.train()
         while True:
             # a run that was saved at the end of an epoch resumes with nothing left of it
             empty = not self.sifter.resuming
             for batch in self.sifter(self.task.loader):
                 empty = False
-                group.append(batch)
-                if len(group) == self.pace.accumulate:
-                    yield group
-                    group = []
+                yield batch
             if empty:
                 raise RunError("the loader gave no batch: the data is smaller than one batch")
 
-    def _update(self, group: list[Any]) -> None:
-        task, device = self.task, self.sifter.device
+    def _update(self) -> None:
+        task, device, count = self.task, self.sifter.device, self.pace.accumulate
         total: Tensor | None = None
-        for place, batch in enumerate(group, start=1):
-            with self._alone(place < len(group)):
+        for place in range(1, count + 1):
+            batch = self._next()  # trained before the next is drawn: the sifter reads its forward
+            with self._alone(place < count):
                 with self._time("forward"), self._autocast():
-                    loss = task.loss(task.model, batch) / len(group)
+                    loss = task.loss(task.model, batch) / count
                 with self._time("backward"):
                     torch.autograd.backward(self.scaler.scale(loss))
             total = loss.detach() if total is None else total + loss.detach()
@@ -307,7 +303,10 @@ class Engine:
 
     def _evaluate(self) -> None:
         with self._time("evaluation"):
-            self.last = self.task.evaluate(unwrap(self.task.model))
+            model = unwrap(self.task.model)
+            self.last = self.task.evaluate(model)
+            if self.done and self.task.at_end is not None:
+                self.last |= self.task.at_end(model)
             self.task.model.train()
         self._record("eval", self.last)
 

@@ -231,6 +231,11 @@ def _unpadded(rows: Rows, batch: Any) -> Rows:
 class Exit(ABC):
     """Scores candidates at some depth of a model."""
 
+    observes = False  # whether it wants to be told the exact loss of everything that is trained
+
+    def suits(self, *, score: Score, scope: str, call: Call) -> None:  # noqa: B027
+        """Raise at construction where the sifter's other arguments do not go with this exit."""
+
     @abstractmethod
     def bind(self, model: nn.Module, stack: str | None) -> None:
         """Check at construction that the model has this exit.
@@ -254,6 +259,13 @@ class Exit(ABC):
 
     def learn(self, plan: Plan) -> None:  # noqa: B027 - most exits have nothing to learn
         """Train the exit's own weights, if it has any, on the samples scored for that."""
+
+    def observe(self, call: Call, batch: Any, losses: Tensor) -> None:  # noqa: B027
+        """Take in the exact losses of a batch that is being trained, in warm-up too.
+
+        Called with every batch where `observes` is set. The losses are of the user's own forward,
+        and may not be there yet on a GPU.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """What the exit has learned, as plain tensors and numbers."""

@@ -125,7 +125,7 @@ class SiftedLoader:
                     if place == 0:
                         position["samples"] += batches.batch_size(candidates)
                     meter.counts["steps"] += 1
-                    sifter.handed = batches.batch_size(piece)
+                    sifter.hand_out(piece)
                     meter.counts["samples_trained"] += sifter.handed
                     with self._step():
                         yield piece

@@ -45,7 +45,10 @@ class Problem:
         exit: where the arms called "sift" score, unless they say otherwise.
         metric: which figure of `evaluate` counts.
         lower_is_better: whether less of it is better.
-        sifter: further arguments of every arm's `Sifter`: forward, labels, loss_fn, stack.
+        sifter: further arguments of every arm's `Sifter`: forward, labels, ids, loss_fn, stack.
+        samples: how many training samples there are, where `sifter` has the `ids=` by which arms
+            with memory know them.
+        at_end: further figures that are taken once, with the last evaluation.
     """
 
     model: nn.Module
@@ -59,6 +62,8 @@ class Problem:
     metric: str = "accuracy"
     lower_is_better: bool = False
     sifter: Mapping[str, Any] = field(default_factory=dict)
+    samples: int | None = None
+    at_end: Callable[[nn.Module], dict[str, float]] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):
@@ -83,6 +88,7 @@ class Task:
         loss: `loss(model, batch)`, a scalar to go backward from.
         evaluate: figures on held-out data, e.g. {"accuracy": 0.9}; given the model unwrapped.
         schedule: stepped once an update; None for a constant learning rate.
+        at_end: further figures that are taken once, with the last evaluation.
     """
 
     model: nn.Module
@@ -91,6 +97,7 @@ class Task:
     loss: Callable[[nn.Module, Any], Tensor]
     evaluate: Callable[[nn.Module], dict[str, float]]
     schedule: Schedule | None = None
+    at_end: Callable[[nn.Module], dict[str, float]] | None = None
 
 
 @dataclass(frozen=True)

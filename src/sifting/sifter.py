@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from sifting import batch as batches
 from sifting import scores
 from sifting.audit import Auditor, explored_means
-from sifting.calls import Call, Forward, GetLabels
+from sifting.calls import Call, Forward, GetLabels, Ids
 from sifting.exits import BlockExit, Exit
 from sifting.loader import SiftedLoader
 from sifting.meter import SPAN, Meter, Stats, reduced
@@ -79,7 +79,7 @@ class Sifter:
     Args:
         model: the model that is trained, as it is: plain, compiled or wrapped for DDP.
         exit: block number from 1, "last" (the whole model, exact), a block's dotted path,
-            "tuned", a `TunedExit` or an `AdditiveExit`.
+            "tuned", a `TunedExit`, an `AdditiveExit` or a `MemoryExit`.
         score: "loss", "entropy", "margin", "grad_norm", or a function `(logits, labels) -> scores`.
         keep: share of the candidates to train on, in (0, 1], or a function of the step.
         policy: "top", "random", "percentile" or "proportional"; see `selection.choose`.
@@ -95,6 +95,9 @@ class Sifter:
         loss_fn: per-sample loss `(logits, labels)`, where cross-entropy is not what is trained.
         forward: `forward(model, batch) -> logits`, where the model is called in its own way.
         labels: `labels(batch) -> labels`, where the batch keeps them in its own place.
+        ids: key or position, in a batch, of the samples' numbers in the data set, or a function of
+            the batch; for exits with memory. The sifter calls the model without them; so should
+            your step.
         stack: dotted path of the list of blocks, where it cannot be told.
         score_batch_size: candidates scored at a time; all at once by default.
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
@@ -127,6 +130,7 @@ class Sifter:
         loss_fn: Callable[..., Tensor] | None = None,
         forward: Forward | None = None,
         labels: GetLabels | None = None,
+        ids: Ids | None = None,
         stack: str | None = None,
         score_batch_size: int | None = None,
         nonfinite: Literal["raise", "drop"] = "raise",
@@ -185,7 +189,7 @@ class Sifter:
             model,
             self.exit,
             score=score,
-            call=Call(forward, labels),
+            call=Call(forward, labels, ids=ids),
             loss_fn=None if loss_fn is None else PerSampleLoss(loss_fn),
             batch_size=score_batch_size,
             idle=policy == "random",
@@ -193,7 +197,10 @@ class Sifter:
         # on every rank, though one writes: they have to run the model equally often
         self._logs_early = audit_log is not None and policy != "random" and score != "loss"
         self._explored = self._kept = 0  # random picks and kept of the last choice, of all ranks
+        self._given: Any = None  # the batch handed out last, for an exit that observes
+        self._observing = self.exit.observes and policy != "random" and keep != 1.0
         if policy != "random":
+            self.exit.suits(score=score, scope=scope, call=self.scorer.call)
             self.exit.bind(self.scorer.model, stack)
         self.scope = scope
         self._group = group
@@ -290,6 +297,7 @@ class Sifter:
         self.meter.counts["candidates_seen"] += size
         self.meter.counts["samples_trained"] += len(selection.indices)
         self.meter.counts["steps"] += 1
+        self.hand_out(selection.batch)
         return selection
 
     def sift(self, batch: Any, size: int) -> Selection:
@@ -310,6 +318,27 @@ class Sifter:
                 self._audit(batch, choice)
         assert self.last is not None
         return self.last
+
+    def hand_out(self, batch: Any) -> None:
+        """Take note of a batch that is about to be trained."""
+        self.handed = batches.batch_size(batch)
+        if self._observing:
+            self._given = batches.shell(batch)  # the user may take members out of theirs
+            if self.last is None:
+                self.scorer.check(batch)  # not selected, so nobody has asked yet how it is scored
+
+    @property
+    def handout(self) -> tuple[Selection | None, int, Any]:
+        """What is known of the batch handed out last.
+
+        For loops that fetch several batches before they train the first: keep it with each, and
+        set it before its step.
+        """
+        return self.last, self._explored, self._given
+
+    @handout.setter
+    def handout(self, value: tuple[Selection | None, int, Any]) -> None:
+        self.last, self._explored, self._given = value
 
     def _choose(self, batch: Any, scores_B: Tensor, rule: Rule) -> Choice:
         """Choose among this rank's candidates or all ranks', and take what is trained here."""
@@ -365,19 +394,24 @@ class Sifter:
         return reduced(ranks.gather((own, self.meter.explored_means)))
 
     def observe(self, losses: Tensor) -> None:
-        """Report the exact losses of the samples selected last, as met in training.
+        """Report the exact losses of the batch handed out last, as met in training.
 
-        With `explore` they measure ρ_approx for free. A loop over `sifter(loader)` need not call
-        this: the model's own training forward is read there.
+        With `explore` they measure ρ_approx for free, and a `MemoryExit` remembers them. A loop
+        over `sifter(loader)` need not call this: the model's own training forward is read there.
         """
         selection = self.last
-        if selection is None:
+        if selection is None and self._given is None:
             return
-        if losses.shape != selection.indices.shape:
+        count = batches.batch_size(self._given) if selection is None else len(selection.indices)
+        if losses.shape != (count,):
             raise ValueError(
-                f"observe() takes one loss for each of the {len(selection.indices)} samples selected last, "
+                f"observe() takes one loss for each of the {count} samples handed out last, "
                 f"got a tensor of shape {tuple(losses.shape)}"
             )
+        if self._given is not None:
+            self.exit.observe(self.scorer.call, self._given, losses)
+        if selection is None:
+            return
         # where samples were trimmed, no random pick stands for them
         if not 0 < self._explored < self._kept or self.rule.trim > 0:
             return
@@ -420,7 +454,7 @@ class Sifter:
         self.resuming = self.position is not None
         self.meter.load_state_dict(state["meter"])
         self.exit.load_state_dict(state["exit"])
-        self.last = None
+        self.last = self._given = None
 
     @property
     def device(self) -> torch.device:
@@ -469,13 +503,17 @@ class Sifter:
         if self.scoring or not torch.is_grad_enabled():
             return
         self.scorer.note_autocast()
-        plan, selection = self.scorer.plan, self.last
-        if plan is None or selection is None or self._explored == 0:
+        plan, selection, given = self.scorer.plan, self.last, self._given
+        if plan is None:
             return
-        if plan.heads and self.meter.counts["selections"] % VOCABULARY_EVERY:
-            return
-        losses_K = self.scorer.losses(output, selection.batch)
-        if losses_K is not None and losses_K.shape == selection.indices.shape:
+        if given is None:
+            if selection is None or self._explored == 0:
+                return
+            if plan.heads and self.meter.counts["selections"] % VOCABULARY_EVERY:
+                return
+            given = selection.batch
+        losses_K = self.scorer.losses(output, given)
+        if losses_K is not None and losses_K.shape == (batches.batch_size(given),):
             self.observe(losses_K)
 
 

@@ -110,3 +110,35 @@ def test_the_progress_line_says_what_matters() -> None:
     assert line == (
         "sift  step 50/100  loss 1.000  accuracy 50.00%  100 samples/s  scoring 10 %  rho 1.25  left 0:00:20"
     )
+
+
+def test_recalibration_is_measured_on_a_copy_and_changes_nothing(
+    digits: Any, tmp_path: Path
+) -> None:
+    config = replace(TINY, arm="default", recalibrate=5)
+    train(RECIPE, config, tmp_path / "with", data=digits)
+    train(RECIPE, replace(config, recalibrate=0), tmp_path / "without", data=digits)
+    states = [RunFolder(tmp_path / name).load(35) for name in ("with", "without")]
+    assert states[0]["model"].keys() == states[1]["model"].keys()
+    for name, value in states[0]["model"].items():
+        assert torch.equal(value, states[1]["model"][name]), name
+    streams = [state["ranks"][0]["streams"] for state in states]
+    assert torch.equal(streams[0]["torch"], streams[1]["torch"])
+    logs = [
+        [line for line in read_run(tmp_path / name).metrics if line["kind"] == "eval"]
+        for name in ("with", "without")
+    ]
+    added = {"accuracy_recalibrated", "test_loss_recalibrated"}
+    assert [set(a) - set(b) for a, b in zip(*logs, strict=True)] == [set(), set(), added]
+    assert logs[0][-1]["accuracy"] == logs[1][-1]["accuracy"]
+    assert 0 <= logs[0][-1]["accuracy_recalibrated"] <= 1
+
+
+def test_recalibration_averages_over_the_batches_it_is_given() -> None:
+    model = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
+    model[0].running_mean.fill_(7.0)
+    batches = [{"pixel_values": torch.full((4, 3, 2, 2), value)} for value in (1.0, 2.0)]
+    found = resnet.recalibrated(model, batches)
+    assert found[0].running_mean.tolist() == [1.5] * 3
+    assert model[0].running_mean.tolist() == [7.0] * 3
+    assert model.training

@@ -52,7 +52,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
     ) -> None:
         super().__init__(*args, **kwargs)
         self._sift: Mapping[str, Any] | Sifter = {} if sift is None else sift
-        self._selections: deque[tuple[Selection | None, int]] = deque()
+        self._selections: deque[tuple[Selection | None, int, Any]] = deque()
         self._epochs: Epochs | None = None
         self._resumes = False
         self._streams_are_back = False
@@ -162,7 +162,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
         self._selections.clear()
 
         def remember(batch: Any) -> Any:
-            self._selections.append((self.sifter.last, self.sifter._explored))
+            self._selections.append(self.sifter.handout)
             return batch
 
         found: tuple[list[Any], Any] = super().get_batch_samples(
@@ -173,7 +173,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """The Trainer's step, timed, with the batch's own selection in place."""
         if self._selections:
-            self.sifter.last, self.sifter._explored = self._selections.popleft()
+            self.sifter.handout = self._selections.popleft()
         with listening(self.sifter, model):
             return super().training_step(model, *args, **kwargs)
 

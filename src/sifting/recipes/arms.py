@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from sifting.exits import Exit
+from sifting.memory import MemoryExit
 from sifting.sifter import Sifter
 
 
@@ -20,7 +21,8 @@ class Arm:
     Attributes:
         about: one line for --help and reports.
         sifter: arguments of its `Sifter`; keep=1.0 is the plain loop.
-        exit: "early" (the problem's own early exit) or any value of `exit=`.
+        exit: "early" (the problem's own early exit), "memory" (a `MemoryExit` of the problem's
+            samples) or any value of `exit=`.
         factory: a user's own `factory(model, **options) -> Sifter` in place of all that.
     """
 
@@ -34,13 +36,27 @@ class Arm:
         """Share of the candidates that is trained."""
         return float(self.sifter.get("keep", 0.5))
 
-    def make(self, model: nn.Module, *, early: int | str | Exit, **options: Any) -> Sifter:
-        """The arm's sifter for a model whose early exit is `early`."""
+    def make(
+        self,
+        model: nn.Module,
+        *,
+        early: int | str | Exit,
+        samples: int | None = None,
+        **options: Any,
+    ) -> Sifter:
+        """The arm's sifter for a model whose early exit is `early`, and so many training samples."""
         if self.factory is not None:
             return _checked(self.factory(model, **options), self.about)
         if self.keep == 1.0:
             return Sifter(model, keep=1.0, seed=options.get("seed", 0))
         exit = early if self.exit == "early" else self.exit
+        if exit == "memory":
+            if samples is None:
+                raise ValueError(
+                    f"an arm with memory ({self.about}) needs samples that have numbers, and this problem's "
+                    "have none: give the Problem samples= and sifter={'ids': …}"
+                )
+            exit = MemoryExit(samples)
         return Sifter(model, exit=exit, **{"keep": 0.5, "explore": 0.0, **options, **self.sifter})
 
 
@@ -60,6 +76,12 @@ ARMS: dict[str, Arm] = {
         "the library's default: a tuned exit, by entropy, a quarter at random",
         {"score": "entropy", "explore": 0.25},
         exit="tuned",
+    ),
+    "memory": Arm("the exact loss of each sample as last trained", {"score": "loss"}, "memory"),
+    "memory-mixed": Arm(
+        "the exact loss of each sample as last trained, a quarter of the kept at random",
+        {"score": "loss", "explore": 0.25},
+        exit="memory",
     ),
 }
 

@@ -233,6 +233,7 @@ class PictureBatches:
             yield {
                 "pixel_values": normalised(pixels, *self.statistics),
                 "labels": self.dataset.labels_N[rows],
+                "index": rows,
             }
 
 

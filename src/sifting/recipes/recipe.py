@@ -132,6 +132,7 @@ def make_sifter(config: Common, problem: Problem, updates: int, log: Path | None
     return find_arm(config.arm).make(
         problem.model,
         early=problem.exit,
+        samples=problem.samples,
         warmup_steps=round(config.warmup * updates) * config.accumulate,
         audit_every=config.audit_every,
         audit_log=log if rank == 0 or config.scope == "global" else None,
@@ -190,6 +191,7 @@ def assemble(
         problem.loss,
         problem.evaluate,
         None if problem.schedule is None else problem.schedule(optimizer, updates),
+        problem.at_end,
     )
     every = max(1, updates // config.evaluations)
     pace = Pace(

@@ -7,16 +7,21 @@ with a one-cycle schedule; SIFT draws twice the batch and trains on half of it. 
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from sifting.additive import AdditiveExit
 from sifting.problem import Problem
 from sifting.recipes.pictures import PictureBatches, Pictures, normalised, read_pictures
 from sifting.recipes.recipe import Common, Recipe
+from sifting.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,8 @@ class Config(Common):
     """Pictures trained at once; an arm that selects draws twice as many."""
     epochs: int = 100
     """Passes over the data by the baseline; every arm makes as many updates."""
+    recalibrate: int = 0
+    """Unselected training batches from which a copy's BatchNorm statistics are taken anew at the end."""
     shape: Shape = field(default_factory=Shape)
 
     def __post_init__(self) -> None:
@@ -62,6 +69,10 @@ class Config(Common):
         for name in ("epochs", "side", "pictures"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: give at least 1")
+        if self.recalibrate < 0:
+            raise ValueError(
+                f"recalibrate={self.recalibrate}: give a number of batches, or 0 for none"
+            )
 
 
 PRESETS: dict[str, Config] = {
@@ -71,6 +82,7 @@ PRESETS: dict[str, Config] = {
         pictures=10_000,
         batch=50,
         epochs=8,
+        recalibrate=50,
         shape=Shape((1, 1, 2, 1), (16, 32, 64, 128), 16, "basic", "small", halve_first=True),
     ),
     "smoke": Config(
@@ -80,6 +92,7 @@ PRESETS: dict[str, Config] = {
         epochs=4,
         evaluations=4,
         audit_every=10,
+        recalibrate=20,
         shape=Shape((1, 1, 1, 1), (16, 16, 32, 32), 8, "basic", "small"),
     ),
 }
@@ -125,6 +138,24 @@ def evaluate(
     return {"accuracy": right / len(test), "test_loss": loss / len(test)}
 
 
+def recalibrated(model: nn.Module, batches: Iterable[dict[str, Tensor]]) -> nn.Module:
+    """A copy whose BatchNorm layers average over these batches; the model and all streams stay as they are.
+
+    Training on selected samples leaves the statistics of the selected in those layers.
+    """
+    device = next(model.parameters()).device
+    streams = Streams.now()
+    copied = copy.deepcopy(model)
+    update_bn((batch["pixel_values"].to(device) for batch in batches), copied)
+    streams.restore()
+    return copied
+
+
+def _endless(batches: PictureBatches) -> Iterator[dict[str, Tensor]]:
+    while True:
+        yield from batches
+
+
 def problem(config: Config, data: tuple[Pictures, Pictures]) -> Problem:
     """The modified ResNet on some pictures."""
     train, test = data
@@ -134,13 +165,21 @@ def problem(config: Config, data: tuple[Pictures, Pictures]) -> Problem:
     statistics = train.statistics()
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        on_device = {name: value.to(config.device) for name, value in batch.items()}
-        value: Tensor = model(**on_device).loss
+        pixels, labels = (batch[name].to(config.device) for name in ("pixel_values", "labels"))
+        value: Tensor = model(pixel_values=pixels, labels=labels).loss
         return value
+
+    def batches(size: int, seed: int = config.seed) -> PictureBatches:
+        return PictureBatches(train, size, seed=seed, statistics=statistics)
+
+    def at_end(model: nn.Module) -> dict[str, float]:
+        drawn = islice(_endless(batches(config.batch, seed=config.seed + 1)), config.recalibrate)
+        figures = evaluate(recalibrated(model, drawn), test, statistics)
+        return {f"{name}_recalibrated": value for name, value in figures.items()}
 
     return Problem(
         model=model,
-        batches=lambda size: PictureBatches(train, size, seed=config.seed, statistics=statistics),
+        batches=batches,
         loss=loss,
         evaluate=lambda model: evaluate(model, test, statistics),
         optimizer=torch.optim.AdamW(
@@ -151,6 +190,9 @@ def problem(config: Config, data: tuple[Pictures, Pictures]) -> Problem:
         ),
         batch=config.batch,
         exit=exit,
+        sifter={"ids": "index"},
+        samples=len(train),
+        at_end=at_end if config.recalibrate else None,
     )
 
 
