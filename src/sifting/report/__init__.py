@@ -8,10 +8,12 @@ A report reads run folders (docs/run-format.md) and nothing else. `sift report` 
 
 from __future__ import annotations
 
+from sifting.report.page import Extra
 from sifting.report.reading import Material, NothingToReport, collect
 from sifting.report.writing import write_figures, write_html, write_markdown
 
 __all__ = [
+    "Extra",
     "Material",
     "NothingToReport",
     "collect",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 
 from sifting._version import __version__
@@ -41,13 +44,29 @@ SHAPES = {
 }
 
 
-def page(material: Material, *, written: str, refresh: float | None = None) -> str:
+@dataclass(frozen=True)
+class Extra:
+    """A picture to show after the runs, with a heading and what it says in words."""
+
+    title: str
+    about: str
+    svg: bytes
+
+
+def page(
+    material: Material,
+    *,
+    written: str,
+    refresh: float | None = None,
+    extras: Sequence[Extra] = (),
+) -> str:
     """The page.
 
     Args:
         material: of `collect`.
         written: when, in words.
         refresh: seconds after which the page loads itself anew, while it is kept current.
+        extras: pictures to show after the runs.
     """
     style = files("sifting.report").joinpath("style.css").read_text(encoding="utf-8")
     dark = variables(DARK, DARK_CLOCKS)
@@ -61,12 +80,13 @@ def page(material: Material, *, written: str, refresh: float | None = None) -> s
         else f'<meta http-equiv="refresh" content="{max(1, round(refresh))}">\n'
     )
     body = "\n".join(_experiment(e, number) for number, e in enumerate(material.experiments))
+    body += "".join(_extra(extra, number) for number, extra in enumerate(extras))
     live = "" if refresh is None else f", read anew every {max(1, round(refresh))} s"
     first = material.experiments[0]
     title = f"{OUTCOMES[first.verdict.outcome]}: {first.title}"
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n{again}'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}{"; img-src data:" if extras else ""}">\n{again}'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="referrer" content="no-referrer">\n'
         f"<title>{escape(title)}</title>\n"
@@ -136,6 +156,16 @@ def _overall(verdict: Verdict) -> str:
 def _prose(text: str) -> str:
     """Running text, in which a number is not parted from its per cent."""
     return escape(text).replace(" %", "&nbsp;%")
+
+
+def _extra(extra: Extra, number: int) -> str:
+    # as an image, a drawing made elsewhere can neither run a script nor meet the page's styles
+    data = base64.b64encode(extra.svg).decode("ascii")
+    return (
+        f'<section class="extra" aria-labelledby="x{number}"><h2 id="x{number}">{escape(extra.title)}</h2>'
+        f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{escape(extra.about)}">'
+        f'<figcaption><p class="about">{escape(extra.about)}</p></figcaption></figure></section>\n'
+    )
 
 
 def _skipped(material: Material) -> str:

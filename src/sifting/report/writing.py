@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from sifting.report.figures import drawings
 from sifting.report.markdown import markdown
-from sifting.report.page import page
+from sifting.report.page import Extra, page
 from sifting.report.reading import Material
 
 
-def write_html(material: Material, path: Path, *, refresh: float | None = None) -> Path:
+def write_html(
+    material: Material,
+    path: Path,
+    *,
+    refresh: float | None = None,
+    extras: Sequence[Extra] = (),
+) -> Path:
     """Write the report as one HTML page.
 
     Args:
         material: of `collect`.
         path: the file.
         refresh: seconds after which the page loads itself anew, while it is kept current.
+        extras: pictures to show after the runs.
     """
     written = time.strftime("%Y-%m-%d %H:%M %Z")
-    return _write(path, page(material, written=written, refresh=refresh).encode("utf-8"))
+    whole = page(material, written=written, refresh=refresh, extras=extras)
+    return _write(path, whole.encode("utf-8"))
 
 
 def write_markdown(material: Material, path: Path, *, figures: Path | None = None) -> Path:
