@@ -1,37 +1,58 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from sifting import demo
-from sifting.demo import Result
+from sifting.runs import read_run
 
 
-def results(base: list[float], other: list[float]) -> dict[str, list[Result]]:
-    return {
-        "baseline": [Result(a, 1.0, None) for a in base],
-        "other": [Result(a, 1.5, None) for a in other],
-    }
-
-
-def test_the_verdict_follows_the_numbers() -> None:
-    ahead = demo.verdict(results([0.90, 0.91, 0.89], [0.95, 0.96, 0.94]))
-    assert (
-        ahead
-        == "other: ahead of the baseline at equal updates (+5.00 ± 0.00 points), in 1.50 of its time"
-    )
-    assert "behind" in demo.verdict(results([0.95, 0.96, 0.94], [0.90, 0.91, 0.89]))
-    assert "no measurable difference" in demo.verdict(results([0.90, 0.91], [0.91, 0.90]))
-
-
-def test_a_short_demo_runs_through(capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--seeds", "2", "--updates", "30"]) == 0
+def test_a_short_demo_trains_all_arms_judges_them_and_writes_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "STEPS", 300)
+    monkeypatch.setattr(demo, "ARMS", ("sift",))
+    monkeypatch.setattr(demo, "RUNS", 10)
+    out, results = tmp_path / "out", tmp_path / "demo.json"
+    options = ["--seeds", "2", "--updates", "30", "--out", str(out), "--json", str(results)]
+    assert demo.main(options) == 0
     shown = capsys.readouterr().out
-    for name in demo.ARMS:
-        assert name in shown
-    assert "at equal updates" in shown
+    runs = [read_run(path.parent) for path in out.glob("runs/*/*/run.json")]
+    assert sorted({run.config["arm"] for run in runs}) == sorted(["baseline", "random", *demo.ARMS])
+    assert all(run.status == "finished" and run.summary["updates"] == 30 for run in runs)
+    content = json.loads(results.read_text())
+    assert content["overall"] in shown.replace("\n", " ")
+    assert content["command"] == "sift demo --seeds 2 --updates 30"
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "Greedy SGD against SGD" in page
+    assert "data:image/svg+xml;base64," in page
+    assert "least squares" in shown
+    # a second start finds everything done
+    assert demo.main(options) == 0
+    assert "calibrating" not in capsys.readouterr().out
+
+
+def test_the_convex_picture_says_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "RUNS", 20)
+    assert "is ahead of SGD for " in demo.convex(tmp_path / "gsgd.svg")
+    assert (tmp_path / "gsgd.svg").read_bytes().startswith(b"<?xml")
+    monkeypatch.setattr(demo, "STEPS", 100)
+    assert "from start to end" in demo.convex(tmp_path / "early.svg")
 
 
 def test_too_small_a_demo_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         demo.main(["--seeds", "1"])
     assert "--seeds 1 --updates 600: give at least 2 and 20" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    assert demo.main(["--seeds", "2", "--out", str(tmp_path / "file")]) == 2
+    assert "cannot write a comparison to" in capsys.readouterr().err

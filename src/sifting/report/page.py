@@ -83,10 +83,11 @@ def page(
     body += "".join(_extra(extra, number) for number, extra in enumerate(extras))
     live = "" if refresh is None else f", read anew every {max(1, round(refresh))} s"
     first = material.experiments[0]
+    policy = POLICY + ("; img-src data:" if extras else "")
     title = f"{OUTCOMES[first.verdict.outcome]}: {first.title}"
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}{"; img-src data:" if extras else ""}">\n{again}'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n{again}'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="referrer" content="no-referrer">\n'
         f"<title>{escape(title)}</title>\n"
