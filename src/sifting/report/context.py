@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sifting.curves import text
 from sifting.report.reading import Experiment
 from sifting.report.tables import Table, number, plain
-from sifting.wording import figure, short
+from sifting.verdict.curves import text
+from sifting.verdict.wording import figure, short
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

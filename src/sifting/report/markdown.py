@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from sifting.layout import escape
 from sifting.report import context, tables
 from sifting.report.clean import clean
 from sifting.report.figures import drawings
 from sifting.report.reading import Material
+from sifting.verdict.layout import escape
 
 
 def markdown(material: Material, *, links: Mapping[str, str]) -> str:

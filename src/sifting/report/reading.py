@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sifting.curves import Curve, arm_of, comparable, curve_of, text
 from sifting.runs import Run, RunError, read_run
 from sifting.verdict import Verdict, judge
+from sifting.verdict.curves import Curve, arm_of, comparable, curve_of, text
 
 FILES = ("run.json", "config.json", "environment.json", "metrics.jsonl", "summary.json")
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from sifting.curves import Floats, text
 from sifting.report.palette import CLOCKS
 from sifting.report.reading import Entry, Experiment
+from sifting.verdict.curves import Floats, text
 
 AXES = {"seconds": "training seconds", "reference": "reference seconds", "samples": "samples"}
 

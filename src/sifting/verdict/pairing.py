@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from sifting.curves import Curve
-from sifting.intervals import Estimate, holm, mean_of, ratio_of
+from sifting.verdict.curves import Curve
+from sifting.verdict.intervals import Estimate, holm, mean_of, ratio_of
 
 Role = Literal["baseline", "control", "arm"]
 Curves = Mapping[int, Curve]  # by seed

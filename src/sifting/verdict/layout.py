@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sifting.intervals import Estimate
-from sifting.wording import figure, gap, ratio
+from sifting.verdict.intervals import Estimate
+from sifting.verdict.wording import figure, gap, ratio
 
 if TYPE_CHECKING:
-    from sifting.pairing import ArmVerdict
     from sifting.verdict import Verdict
+    from sifting.verdict.pairing import ArmVerdict
 
 
 def table(verdict: Verdict) -> tuple[list[str], list[list[str]]]:

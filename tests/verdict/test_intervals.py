@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sifting.intervals import holm, mean_of, ratio_of
+from sifting.verdict.intervals import holm, mean_of, ratio_of
 
 
 def test_the_interval_is_students() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import made
 
-from sifting.curves import Curve, CurveError, comparable, curve_of, is_baseline, is_control
+from sifting.verdict.curves import Curve, CurveError, comparable, curve_of, is_baseline, is_control
 
 
 def curve(figures: list[float], *, lower: bool = False) -> Curve:

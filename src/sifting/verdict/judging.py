@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sifting import layout, wording
-from sifting.curves import (
+from sifting.verdict import layout, wording
+from sifting.verdict.curves import (
     CONTROLS,
     Curve,
     arm_of,
@@ -22,7 +22,7 @@ from sifting.curves import (
     is_baseline,
     is_control,
 )
-from sifting.pairing import ArmVerdict, Role, corrected, finished, measure
+from sifting.verdict.pairing import ArmVerdict, Role, corrected, finished, measure
 
 if TYPE_CHECKING:
     from sifting.runs import Run

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sifting.intervals import FEWEST_SEEDS, Estimate
+from sifting.verdict.intervals import FEWEST_SEEDS, Estimate
 
 if TYPE_CHECKING:
-    from sifting.pairing import ArmVerdict
     from sifting.verdict import Verdict
+    from sifting.verdict.pairing import ArmVerdict
 
 ALPHA = 0.05
 
