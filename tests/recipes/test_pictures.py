@@ -9,12 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
+from sifting.recipes.picture_batches import PictureBatches, plain_batches
 from sifting.recipes.pictures import (
     DataError,
-    PictureBatches,
+    EncodedPictures,
     Pictures,
-    augmented,
-    decode,
     read_pictures,
 )
 
@@ -60,17 +59,6 @@ def test_a_folder_per_class(tmp_path: Path) -> None:
     train, _ = read_pictures(str(tmp_path), side=8)
     assert train.classes == 2
     assert sorted(train.labels_N.tolist()) == [0, 0, 1, 1]
-
-
-def test_pictures_are_resized_by_the_shorter_side_and_cut_square() -> None:
-    wide = Image.new("RGB", (40, 10), (0, 0, 0))
-    wide.paste((255, 255, 255), (15, 0, 25, 10))  # a white square in the middle
-    buffer = io.BytesIO()
-    wide.save(buffer, "PNG")
-    assert decode(buffer.getvalue(), 10).float().mean() > 250
-
-
-UNREADABLE = [{"image": {"bytes": b"no picture", "path": None}, "label": 0}]
 
 
 @pytest.mark.parametrize(
@@ -123,23 +111,85 @@ def test_batches_are_the_same_for_the_same_seed_and_new_each_epoch() -> None:
     assert one[0][0].is_contiguous(memory_format=torch.channels_last)
 
 
-def test_every_crop_is_a_window_of_the_padded_picture_or_its_mirror() -> None:
-    pixels = some(40).pixels_NCHW
-    out = augmented(pixels, 2, torch.Generator().manual_seed(3))
-    padded = torch.nn.functional.pad(pixels.float(), (2,) * 4, mode="reflect").to(torch.uint8)
-    mirrored = torch.nn.functional.pad(pixels.flip(-1).float(), (2,) * 4, mode="reflect").to(
-        torch.uint8
-    )
-    for i in range(40):
-        windows = [
-            source[i, :, t : t + 8, left : left + 8]
-            for source in (padded, mirrored)
-            for t in range(5)
-            for left in range(5)
-        ]
-        assert any(torch.equal(out[i], window) for window in windows)
-
-
 def test_a_batch_larger_than_the_data_is_refused() -> None:
-    with pytest.raises(DataError, match="batches of 21 from 20 pictures"):
+    with pytest.raises(DataError, match="batches of 21 on 1 ranks from 20 pictures"):
         PictureBatches(some(), 21, seed=0)
+
+
+def test_an_epoch_can_be_entered_anywhere() -> None:
+    whole = [b["pixel_values"] for b in PictureBatches(some(), 6, seed=4)]
+    late = PictureBatches(some(), 6, seed=4)
+    late.fast_forward(2)
+    rest = [b["pixel_values"] for b in late]
+    assert len(rest) == 1
+    assert torch.equal(rest[0], whole[2])
+
+
+def test_ranks_divide_each_batch() -> None:
+    whole = PictureBatches(some(), 8, seed=4)
+    halves = [PictureBatches(some(), 4, seed=4, rank=rank, world=2) for rank in (0, 1)]
+    for batch, *parts in zip(whole, *halves, strict=True):
+        for key in ("pixel_values", "labels", "index"):
+            assert torch.equal(batch[key], torch.cat([part[key] for part in parts]))
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Food-101's kind: a folder for each class, jpegs of odd sizes."""
+    folder = tmp_path_factory.mktemp("large")
+    generator = torch.Generator().manual_seed(0)
+    for split, count in (("train", 9), ("test", 4)):
+        for name in ("apple_pie", "waffles"):
+            (folder / split / name).mkdir(parents=True)
+            for i in range(count):
+                size = 90 + 7 * i, 131 - 5 * i
+                noise = torch.randint(0, 256, (size[1], size[0], 3), generator=generator)
+                image = Image.fromarray(noise.to(torch.uint8).numpy())
+                image.save(folder / split / name / f"{i}.jpg")
+    return folder
+
+
+def test_large_pictures_are_decoded_when_they_are_wanted(large: Path) -> None:
+    train, test = read_pictures(str(large), side=72)
+    assert isinstance(train, EncodedPictures)
+    assert (len(train), len(test), train.classes) == (18, 8, 2)
+    kept, _ = read_pictures(str(large), side=72, keep=True)
+    assert isinstance(kept, Pictures)
+    small, _ = read_pictures(str(large), side=32)
+    assert isinstance(small, Pictures)
+    mean_C, deviation_C = train.statistics()
+    assert mean_C.shape == deviation_C.shape == (3,)
+    assert (mean_C - 0.5).abs().max() < 0.05
+    batches = list(plain_batches(test, 5, statistics=train.statistics()))
+    assert [len(labels) for _, labels in batches] == [5, 3]
+    assert torch.cat([labels for _, labels in batches]).tolist() == test.labels_N.tolist()
+
+
+def test_any_number_of_workers_makes_the_same_batches(large: Path) -> None:
+    train, _ = read_pictures(str(large), side=72)
+
+    def epochs(workers: int) -> list[dict[str, torch.Tensor]]:
+        loader = PictureBatches(train, 4, seed=1, workers=workers)
+        return [batch for _ in range(2) for batch in loader]
+
+    before = torch.get_rng_state()
+    alone, two = epochs(0), epochs(2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(alone) == len(two) == 8
+    for a, b in zip(alone, two, strict=True):
+        assert all(torch.equal(a[key], b[key]) for key in a)
+    assert torch.equal(alone[0]["labels"], train.labels_N[alone[0]["index"]])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_worker_that_meets_an_undecodable_picture_names_it(tmp_path: Path, workers: int) -> None:
+    made = rows(4)
+    made[2]["image"] = {"bytes": b"no picture", "path": None}
+    for name in ("train", "test"):
+        parquet(tmp_path, name, made)
+    train, _ = read_pictures(str(tmp_path), side=8, keep=False)
+    statistics = torch.zeros(3), torch.ones(3)
+    with pytest.raises(
+        DataError, match=r"^the picture row 2 of 'train' cannot be read: cannot identify"
+    ):
+        list(PictureBatches(train, 2, seed=0, statistics=statistics, workers=workers))

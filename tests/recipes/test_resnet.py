@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from sifting.recipes import cli, resnet
 from sifting.recipes.arms import ARMS
@@ -115,10 +116,10 @@ def test_the_progress_line_says_what_matters() -> None:
 def test_recalibration_is_measured_on_a_copy_and_changes_nothing(
     digits: Any, tmp_path: Path
 ) -> None:
-    config = replace(TINY, arm="default", recalibrate=5)
+    config = replace(TINY, arm="default", updates=9, recalibrate=5)
     train(RECIPE, config, tmp_path / "with", data=digits)
     train(RECIPE, replace(config, recalibrate=0), tmp_path / "without", data=digits)
-    states = [RunFolder(tmp_path / name).load(35) for name in ("with", "without")]
+    states = [RunFolder(tmp_path / name).load(9) for name in ("with", "without")]
     assert states[0]["model"].keys() == states[1]["model"].keys()
     for name, value in states[0]["model"].items():
         assert torch.equal(value, states[1]["model"][name]), name
@@ -142,3 +143,30 @@ def test_recalibration_averages_over_the_batches_it_is_given() -> None:
     assert found[0].running_mean.tolist() == [1.5] * 3
     assert model[0].running_mean.tolist() == [7.0] * 3
     assert model.training
+
+
+def test_large_pictures_train_resume_and_evaluate_on_workers(tmp_path: Path) -> None:
+    for split, count in (("train", 12), ("test", 5)):
+        for name in ("apple_pie", "waffles"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for i in range(count):
+                image = Image.new("RGB", (80 + 9 * i, 120 - 3 * i), (10 * i, 0, 200))
+                image.save(tmp_path / split / name / f"{i}.jpg")
+    config = replace(
+        TINY, data=str(tmp_path), side=72, batch=4, arm="memory", evaluations=1, recalibrate=1
+    )
+    config = replace(config, shape=replace(config.shape, stem="large"))
+    assert resnet.PRESETS["paper"].shape.stem == "large"
+
+    def final(name: str, workers: int) -> dict[str, torch.Tensor]:
+        out = tmp_path / name
+        assert train(RECIPE, replace(config, workers=workers), out) == "finished"
+        run = read_run(out)
+        assert run.summary is not None
+        assert run.summary["updates"] == 6
+        assert 0 <= run.summary["final"]["accuracy_recalibrated"] <= 1
+        found: dict[str, torch.Tensor] = RunFolder(out).load(6)["model"]
+        return found
+
+    alone, two = final("alone", 0), final("two", 2)
+    assert all(torch.equal(alone[name], two[name]) for name in alone)

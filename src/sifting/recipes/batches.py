@@ -1,4 +1,4 @@
-"""Batches of text: the same for the same seed, on any number of workers, from any place.
+"""Batches of examples: the same for the same seed, on any number of workers, from any place.
 
 An epoch draws one number from the loader's generator. Order, pairs and masks follow from that
 number and from an example's index alone, so that no worker, rank or restart can change them.
@@ -63,15 +63,15 @@ def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-class TextBatches:
+class Batches:
     """Shuffled batches of one epoch.
 
     >>> class Numbers:
     ...     def __len__(self): return 10
     ...     def batch(self, indices_B, *, seed): return {"input_ids": torch.tensor(indices_B)}
-    >>> loader = TextBatches(Numbers(), 4, seed=0)
+    >>> loader = Batches(Numbers(), 4, seed=0)
     >>> whole = [batch["input_ids"].tolist() for batch in loader]
-    >>> again = TextBatches(Numbers(), 4, seed=0)
+    >>> again = Batches(Numbers(), 4, seed=0)
     >>> again.fast_forward(1)
     >>> [batch["input_ids"].tolist() for batch in again] == whole[1:]
     True
@@ -86,6 +86,8 @@ class TextBatches:
     """
 
     drop_last = True
+    kind = "examples"  # in words
+    remedy = "or more of them"  # where a batch is too large
 
     def __init__(
         self,
@@ -103,8 +105,8 @@ class TextBatches:
             raise DataError(f"workers={workers}: give 0 or more")
         if not 1 <= batch_size * world <= len(examples):
             raise DataError(
-                f"batches of {batch_size} on {world} ranks from {len(examples)} sequences: choose a "
-                f"batch from 1 to {len(examples) // world}, shorter sequences, or more text"
+                f"batches of {batch_size} on {world} ranks from {len(examples)} {self.kind}: choose a "
+                f"batch from 1 to {len(examples) // world}, {self.remedy}"
             )
         self.dataset, self.batch_size, self.workers = examples, batch_size, workers
         self.rank, self.world = rank, world
@@ -133,18 +135,45 @@ class TextBatches:
             [order_N[b * size : (b + 1) * size][own] for b in range(start, len(self))],
             seed,
         )
-        if not self.workers:
-            return (plan[number] for number in range(len(plan)))
-        loader: Any = DataLoader(
+        return _made(plan, self.workers)
+
+
+class TextBatches(Batches):
+    """Shuffled batches of sequences."""
+
+    kind = "sequences"
+    remedy = "shorter sequences, or more text"
+
+
+def in_order(examples: Examples, size: int, *, workers: int = 0) -> Iterator[dict[str, Tensor]]:
+    """All examples from the first to the last, `size` at a time; the last batch may be smaller."""
+    return _made(_Plan(examples, np.split(*_cuts(len(examples), size)), seed=0), workers)
+
+
+def _cuts(count: int, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    return np.arange(count), np.arange(size, count, size)
+
+
+def _made(plan: _Plan, workers: int) -> Iterator[dict[str, Tensor]]:
+    """The batches of a plan, made ahead by workers where there are any."""
+    source: Any = (plan[number] for number in range(len(plan)))
+    if workers:
+        source = DataLoader(
             plan,
             batch_size=None,
-            num_workers=self.workers,
+            num_workers=workers,
             generator=torch.Generator(),  # else it would draw from the global stream
         )
-        return iter(loader)
+    return map(_sound, source)
 
 
-class _Plan(Dataset[dict[str, Tensor]]):
+def _sound(batch: dict[str, Tensor] | DataError) -> dict[str, Tensor]:
+    if isinstance(batch, DataError):
+        raise batch
+    return batch
+
+
+class _Plan(Dataset[Any]):
     """The batches of one epoch by number."""
 
     def __init__(self, examples: Examples, rows: list[npt.NDArray[np.int64]], seed: int) -> None:
@@ -153,5 +182,8 @@ class _Plan(Dataset[dict[str, Tensor]]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, number: int) -> dict[str, Tensor]:
-        return self.examples.batch(self.rows[number], seed=self.seed)
+    def __getitem__(self, number: int) -> dict[str, Tensor] | DataError:
+        try:
+            return self.examples.batch(self.rows[number], seed=self.seed)
+        except DataError as error:
+            return error  # raised where it is met: out of a worker it would come as a traceback

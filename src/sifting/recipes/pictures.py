@@ -1,24 +1,54 @@
-"""Pictures with one label each: reading them from anywhere, and batches of them.
+"""Pictures with one label each, read from anywhere, decoded once or when they are wanted.
 
 Shapes: N pictures of C channels, height H, width W.
 """
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sifting.recipes.crops import augmented, decode, decode_crop
 from sifting.recipes.recipe import DataError
 
 LABELS = ("fine_label", "label", "labels")  # CIFAR-100 has two; the fine one is the task
 TESTS = ("test", "validation", "valid", "val")
+SMALL = 64  # side up to which pictures are decoded once and kept
+SAMPLE = 500  # pictures that the mean and deviation of large ones are taken from
+
+
+Indices = npt.NDArray[np.int64]
+Chances = npt.NDArray[np.float64]
+Statistics = tuple[Tensor, Tensor]
+Progress = Callable[[str, int, int], None]
+
+
+class PictureSplit(Protocol):
+    """One split of some pictures, all given out at one size."""
+
+    @property
+    def labels_N(self) -> Tensor: ...
+
+    @property
+    def classes(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def pixels(self, indices_B: Indices, chances_BK: Chances | None) -> Tensor:
+        """Some pictures as bytes of shape (B, 3, H, W); augmented where there are chances."""
+        ...
+
+    def statistics(self) -> Statistics:
+        """Mean and deviation of each channel, on a scale of 0 to 1."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -36,23 +66,104 @@ class Pictures:
     classes: int
 
     def __post_init__(self) -> None:
-        if not len(self.labels_N):
-            raise DataError("a split without pictures")
-        low, high = int(self.labels_N.min()), int(self.labels_N.max())
-        if low < 0 or high >= self.classes:
-            row = int(((self.labels_N < 0) | (self.labels_N >= self.classes)).nonzero()[0])
-            raise DataError(
-                f"row {row} has the label {int(self.labels_N[row])}, but there are {self.classes} classes, "
-                f"so labels go from 0 to {self.classes - 1}"
-            )
+        _check_labels(self.labels_N, self.classes)
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
-    def statistics(self) -> tuple[Tensor, Tensor]:
-        """Mean and deviation of each channel, on a scale of 0 to 1."""
-        sample = self.pixels_NCHW[:: max(1, len(self) // 5000)].float() / 255
-        return sample.mean(dim=(0, 2, 3)), sample.std(dim=(0, 2, 3)).clamp_min(1e-3)
+    def pixels(self, indices_B: Indices, chances_BK: Chances | None) -> Tensor:
+        """Flips and padded crops are tensor operations on the whole batch."""
+        pixels_BCHW = self.pixels_NCHW[torch.from_numpy(indices_B)]
+        if chances_BK is None:
+            return pixels_BCHW
+        return augmented(pixels_BCHW, self.pixels_NCHW.shape[-1] // 8, chances_BK)
+
+    def statistics(self) -> Statistics:
+        return _statistics(self.pixels_NCHW[:: max(1, len(self) // 5000)])
+
+
+@dataclass(frozen=True)
+class EncodedPictures:
+    """One split as it is on disk: each picture is decoded when it is wanted.
+
+    Attributes:
+        rows: of a `datasets` split whose pictures are not decoded.
+        column: of the pictures.
+        name: of the split, for messages.
+        side: height and width of what is given out.
+        labels_N: class numbers.
+        classes: how many there are.
+    """
+
+    rows: Any
+    column: str
+    name: str
+    side: int
+    labels_N: Tensor
+    classes: int
+
+    def __post_init__(self) -> None:
+        _check_labels(self.labels_N, self.classes)
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def encoded(self, row: int) -> tuple[bytes, str]:
+        """A picture's bytes, and what to call it in a message."""
+        picture = self.rows[row][self.column]
+        where = picture.get("path") or f"row {row}"
+        try:
+            return picture["bytes"] or Path(picture["path"]).read_bytes(), where
+        except (OSError, TypeError) as error:
+            raise self._unreadable(where, error) from error
+
+    def pixels(self, indices_B: Indices, chances_BK: Chances | None) -> Tensor:
+        out = torch.empty(len(indices_B), 3, self.side, self.side, dtype=torch.uint8)
+        for place, row in enumerate(indices_B):
+            data, where = self.encoded(int(row))
+            chances = None if chances_BK is None else chances_BK[place]
+            try:
+                out[place] = decode_crop(data, self.side, chances)
+            except Exception as error:
+                raise self._unreadable(where, error) from error
+        return out
+
+    def in_memory(self, progress: Progress | None = None) -> Pictures:
+        """All of them decoded, for pictures that are small."""
+        pixels = torch.empty(len(self), 3, self.side, self.side, dtype=torch.uint8)
+        for row in range(len(self)):
+            data, where = self.encoded(row)
+            try:
+                pixels[row] = decode(data, self.side)
+            except Exception as error:
+                raise self._unreadable(where, error) from error
+            if progress is not None and row % 500 == 0:
+                progress(self.name, row, len(self))
+        return Pictures(pixels, self.labels_N, self.classes)
+
+    def _unreadable(self, where: str, error: Exception) -> DataError:
+        return DataError(f"the picture {where} of {self.name!r} cannot be read: {error}")
+
+    def statistics(self) -> Statistics:
+        """Of some hundred pictures, spread evenly."""
+        return _statistics(self.pixels(spread(len(self), SAMPLE).numpy(), None))
+
+
+def _check_labels(labels_N: Tensor, classes: int) -> None:
+    if not len(labels_N):
+        raise DataError("a split without pictures")
+    wrong = ((labels_N < 0) | (labels_N >= classes)).nonzero()
+    if len(wrong):
+        row = int(wrong[0])
+        raise DataError(
+            f"row {row} has the label {int(labels_N[row])}, but there are {classes} classes, "
+            f"so labels go from 0 to {classes - 1}"
+        )
+
+
+def _statistics(pixels_NCHW: Tensor) -> Statistics:
+    sample = pixels_NCHW.float() / 255
+    return sample.mean(dim=(0, 2, 3)), sample.std(dim=(0, 2, 3)).clamp_min(1e-3)
 
 
 def read_pictures(
@@ -60,8 +171,9 @@ def read_pictures(
     *,
     side: int,
     limit: int | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
-) -> tuple[Pictures, Pictures]:
+    keep: bool | None = None,
+    progress: Progress | None = None,
+) -> tuple[PictureSplit, PictureSplit]:
     """Training and test pictures, all of one size.
 
     Args:
@@ -70,6 +182,8 @@ def read_pictures(
             `test/CLASS/…`, or a name on the Hugging Face Hub.
         side: height and width; pictures are resized by their shorter side and cut square.
         limit: how many pictures to train on, spread evenly over the data; None for all.
+        keep: whether to decode them once and keep them, rather than each time they are wanted; by
+            default where they are at most 64×64.
         progress: called with the split, the pictures decoded so far and their number.
     """
     if source == "digits":
@@ -105,10 +219,13 @@ def read_pictures(
             f"{source!r} has the splits {sorted(splits)}: a 'train' and one of {', '.join(TESTS)} are needed"
         )
     chosen = splits["train"].select(spread(len(splits["train"]), limit).tolist())
-    return (
-        _decoded(chosen, "train", side, progress),
-        _decoded(splits[test], test, side, progress),
-    )
+    found_splits = [
+        _encoded(chosen, "train", side),
+        _encoded(splits[test], test, side),
+    ]
+    if side > SMALL if keep is None else not keep:
+        return found_splits[0], found_splits[1]
+    return found_splits[0].in_memory(progress), found_splits[1].in_memory(progress)
 
 
 def spread(count: int, limit: int | None) -> Tensor:
@@ -122,7 +239,7 @@ def spread(count: int, limit: int | None) -> Tensor:
     return torch.arange(limit) * count // limit
 
 
-def _decoded(split: Any, name: str, side: int, progress: Callable[..., None] | None) -> Pictures:
+def _encoded(split: Any, name: str, side: int) -> EncodedPictures:
     import datasets
 
     images = [n for n, kind in split.features.items() if isinstance(kind, datasets.Image)]
@@ -136,33 +253,7 @@ def _decoded(split: Any, name: str, side: int, progress: Callable[..., None] | N
     numbers = torch.tensor(split.with_format(None)[labels[0]])
     classes = int(getattr(kind, "num_classes", 0) or int(numbers.max()) + 1)
     raw = split.cast_column(images[0], datasets.Image(decode=False))
-    pixels = torch.empty(len(raw), 3, side, side, dtype=torch.uint8)
-    for row, record in enumerate(raw):
-        picture = record[images[0]]
-        try:
-            pixels[row] = decode(picture["bytes"] or Path(picture["path"]).read_bytes(), side)
-        except Exception as error:
-            where = picture.get("path") or f"row {row}"
-            raise DataError(f"the picture {where} of {name!r} cannot be read: {error}") from error
-        if progress is not None and row % 500 == 0:
-            progress(name, row, len(raw))
-    return Pictures(pixels, numbers, classes)
-
-
-def decode(data: bytes, side: int) -> Tensor:
-    """An encoded picture as bytes of shape (3, side, side)."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data)) as image:
-        picture = image.convert("RGB")
-        if picture.size != (side, side):
-            scale = side / min(picture.size)
-            size = [max(side, round(n * scale)) for n in picture.size]
-            picture = picture.resize((size[0], size[1]), Image.Resampling.BILINEAR)
-            left, top = (size[0] - side) // 2, (size[1] - side) // 2
-            picture = picture.crop((left, top, left + side, top + side))
-        raw = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)
-    return raw.reshape(side, side, 3).permute(2, 0, 1)
+    return EncodedPictures(raw, images[0], name, side, numbers, classes)
 
 
 def _digits(side: int) -> tuple[Pictures, Pictures]:
@@ -177,91 +268,4 @@ def _digits(side: int) -> tuple[Pictures, Pictures]:
     return (
         Pictures(pixels_NCHW[train], labels_N[train], 10),
         Pictures(pixels_NCHW[test], labels_N[test], 10),
-    )
-
-
-class PictureBatches:
-    """Shuffled, augmented batches of one epoch; the same for the same seed, epoch by epoch.
-
-    >>> data = Pictures(torch.zeros(10, 3, 8, 8, dtype=torch.uint8), torch.zeros(10).long(), 2)
-    >>> [tuple(batch["pixel_values"].shape) for batch in PictureBatches(data, 4, seed=0)]
-    [(4, 3, 8, 8), (4, 3, 8, 8)]
-
-    Flips and padded crops are tensor operations on the whole batch. All randomness is from one
-    generator, so that a sifter can find the order, and every crop, again.
-
-    Args:
-        data: the pictures.
-        batch_size: pictures a batch; an incomplete last batch is left out.
-        seed: of order and augmentation.
-        augment: whether to flip and crop.
-        padding: pixels of reflection around a picture that is cropped.
-        statistics: mean and deviation to normalise by; the data's own by default.
-    """
-
-    drop_last = True
-
-    def __init__(
-        self,
-        data: Pictures,
-        batch_size: int,
-        *,
-        seed: int,
-        augment: bool = True,
-        padding: int | None = None,
-        statistics: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
-        if not 1 <= batch_size <= len(data):
-            raise DataError(
-                f"batches of {batch_size} from {len(data)} pictures: choose a batch of at most {len(data)}"
-            )
-        self.dataset, self.batch_size, self.augment = data, batch_size, augment
-        self.padding = data.pixels_NCHW.shape[-1] // 8 if padding is None else padding
-        self.statistics = data.statistics() if statistics is None else statistics
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __len__(self) -> int:
-        return len(self.dataset) // self.batch_size
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        order = torch.randperm(len(self.dataset), generator=self.generator)
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            rows = order[start : start + self.batch_size]
-            pixels = self.dataset.pixels_NCHW[rows]
-            if self.augment:
-                pixels = augmented(pixels, self.padding, self.generator)
-            yield {
-                "pixel_values": normalised(pixels, *self.statistics),
-                "labels": self.dataset.labels_N[rows],
-                "index": rows,
-            }
-
-
-def normalised(pixels_BCHW: Tensor, mean_C: Tensor, deviation_C: Tensor) -> Tensor:
-    """Bytes to centred single precision, in the memory layout that convolutions like."""
-    values = (
-        pixels_BCHW.float().div_(255).sub_(mean_C[:, None, None]).div_(deviation_C[:, None, None])
-    )
-    return values.contiguous(memory_format=torch.channels_last)
-
-
-def augmented(pixels_BCHW: Tensor, padding: int, generator: torch.Generator) -> Tensor:
-    """Each picture flipped or not, and cut out of its reflection-padded self at random.
-
-    >>> x = torch.arange(2 * 3 * 4 * 4).reshape(2, 3, 4, 4).to(torch.uint8)
-    >>> augmented(x, 1, torch.Generator().manual_seed(0)).shape
-    torch.Size([2, 3, 4, 4])
-    """
-    batch, _, height, width = pixels_BCHW.shape
-    flip_B = torch.rand(batch, generator=generator) < 0.5
-    out = torch.where(flip_B[:, None, None, None], pixels_BCHW.flip(-1), pixels_BCHW)
-    if padding == 0:
-        return out
-    padded = F.pad(out.float(), (padding,) * 4, mode="reflect").to(out.dtype)
-    top_B, left_B = torch.randint(0, 2 * padding + 1, (2, batch), generator=generator)
-    rows_BH = top_B[:, None] + torch.arange(height)
-    columns_BW = left_B[:, None] + torch.arange(width)
-    pick_B = torch.arange(batch)[:, None, None]
-    return padded.permute(0, 2, 3, 1)[pick_B, rows_BH[:, :, None], columns_BW[:, None, :]].permute(
-        0, 3, 1, 2
     )

@@ -19,9 +19,12 @@ from torch.optim.swa_utils import update_bn
 
 from sifting.additive import AdditiveExit
 from sifting.problem import Problem
-from sifting.recipes.pictures import PictureBatches, Pictures, normalised, read_pictures
-from sifting.recipes.recipe import Common, Recipe
+from sifting.recipes.picture_batches import PictureBatches, plain_batches
+from sifting.recipes.pictures import EncodedPictures, PictureSplit, Statistics, read_pictures
+from sifting.recipes.recipe import Common, Recipe, place
 from sifting.streams import Streams
+
+Data = tuple[PictureSplit, PictureSplit]
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,11 @@ class Config(Common):
     data: str = "uoft-cs/cifar100"
     """Hub name, folder of parquet files, folder of class folders, or "digits"."""
     side: int = 32
-    """Height and width of the pictures."""
+    """Height and width of the pictures; 224 for Food-101 (ethz/food101) as usual."""
+    decode: Literal["auto", "memory", "workers"] = "auto"
+    """Decode pictures once and keep them, or each time on worker processes; auto: those above 64×64."""
+    workers: int = 2
+    """Processes that decode pictures which are not kept; the run is the same with any number."""
     pictures: int | None = None
     """Pictures to train on, spread evenly over the data; None for all."""
     max_lr: float = 1e-2
@@ -69,6 +76,8 @@ class Config(Common):
         for name in ("epochs", "side", "pictures"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: give at least 1")
+        if self.workers < 0:
+            raise ValueError(f"workers={self.workers}: give a number of processes, or 0 for none")
         if self.recalibrate < 0:
             raise ValueError(
                 f"recalibrate={self.recalibrate}: give a number of batches, or 0 for none"
@@ -122,17 +131,17 @@ def build_model(shape: Shape, classes: int, seed: int) -> nn.Module:
 
 
 def evaluate(
-    model: nn.Module, test: Pictures, statistics: tuple[Tensor, Tensor]
+    model: nn.Module, test: PictureSplit, statistics: Statistics, *, workers: int = 0
 ) -> dict[str, float]:
     """Accuracy and loss on the test pictures."""
+    size = 100 if isinstance(test, EncodedPictures) else 500  # the former are large
     device = next(model.parameters()).device
     model.eval()
     right, loss = 0, 0.0
     with torch.no_grad():
-        for start in range(0, len(test), 500):
-            pixels = normalised(test.pixels_NCHW[start : start + 500], *statistics).to(device)
-            labels = test.labels_N[start : start + 500].to(device)
-            logits = model(pixel_values=pixels).logits
+        for pixels, labels in plain_batches(test, size, statistics=statistics, workers=workers):
+            labels = labels.to(device)
+            logits = model(pixel_values=pixels.to(device)).logits
             right += int((logits.argmax(dim=1) == labels).sum())
             loss += float(nn.functional.cross_entropy(logits, labels, reduction="sum"))
     return {"accuracy": right / len(test), "test_loss": loss / len(test)}
@@ -156,13 +165,15 @@ def _endless(batches: PictureBatches) -> Iterator[dict[str, Tensor]]:
         yield from batches
 
 
-def problem(config: Config, data: tuple[Pictures, Pictures]) -> Problem:
+def problem(config: Config, data: Data) -> Problem:
     """The modified ResNet on some pictures."""
     train, test = data
     model = build_model(config.shape, train.classes, config.seed)
     exit = AdditiveExit(model)  # in every arm, so that they differ only in what they train on
     model.to(config.device)
     statistics = train.statistics()
+    rank, world = place()
+    workers = config.workers if isinstance(train, EncodedPictures) else 0
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         pixels, labels = (batch[name].to(config.device) for name in ("pixel_values", "labels"))
@@ -170,18 +181,26 @@ def problem(config: Config, data: tuple[Pictures, Pictures]) -> Problem:
         return value
 
     def batches(size: int, seed: int = config.seed) -> PictureBatches:
-        return PictureBatches(train, size, seed=seed, statistics=statistics)
+        return PictureBatches(
+            train,
+            size,
+            seed=seed,
+            statistics=statistics,
+            workers=workers,
+            rank=rank,
+            world=world,
+        )
 
     def at_end(model: nn.Module) -> dict[str, float]:
         drawn = islice(_endless(batches(config.batch, seed=config.seed + 1)), config.recalibrate)
-        figures = evaluate(recalibrated(model, drawn), test, statistics)
+        figures = evaluate(recalibrated(model, drawn), test, statistics, workers=workers)
         return {f"{name}_recalibrated": value for name, value in figures.items()}
 
     return Problem(
         model=model,
         batches=batches,
         loss=loss,
-        evaluate=lambda model: evaluate(model, test, statistics),
+        evaluate=lambda model: evaluate(model, test, statistics, workers=workers),
         optimizer=torch.optim.AdamW(
             model.parameters(), lr=config.max_lr, weight_decay=config.weight_decay
         ),
@@ -196,11 +215,17 @@ def problem(config: Config, data: tuple[Pictures, Pictures]) -> Problem:
     )
 
 
-RECIPE: Recipe[Config, tuple[Pictures, Pictures]] = Recipe(
+def read(config: Config) -> Data:
+    """The pictures that some settings name."""
+    keep = {"auto": None, "memory": True, "workers": False}[config.decode]
+    return read_pictures(config.data, side=config.side, limit=config.pictures, keep=keep)
+
+
+RECIPE: Recipe[Config, Data] = Recipe(
     name="resnet",
     about=str(__doc__),
     presets=PRESETS,
-    read=lambda config: read_pictures(config.data, side=config.side, limit=config.pictures),
+    read=read,
     problem=problem,
-    updates=lambda config, data: config.epochs * (len(data[0]) // config.batch),
+    updates=lambda config, data: config.epochs * (len(data[0]) // (config.batch * place()[1])),
 )

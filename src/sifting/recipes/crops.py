@@ -1,0 +1,90 @@
+"""From encoded pictures to what a network is trained on: decoding, crops, flips, one scale.
+
+Chances are numbers in [0, 1): whoever draws them decides what happens, and nothing else does.
+Shapes: B pictures of C channels, height H, width W.
+"""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHANCES = 3  # that a training picture takes: to be flipped, and where it is cut
+MARGIN = 256 / 224  # shorter side of a large picture, over the side of what is cut out of it
+
+
+def decode(data: bytes, side: int) -> Tensor:
+    """An encoded picture as bytes of shape (3, side, side): all of its height or width."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        picture = image.convert("RGB")
+        if picture.size != (side, side):
+            scale = side / min(picture.size)
+            size = [max(side, round(n * scale)) for n in picture.size]
+            picture = picture.resize((size[0], size[1]), Image.Resampling.BILINEAR)
+            left, top = (size[0] - side) // 2, (size[1] - side) // 2
+            picture = picture.crop((left, top, left + side, top + side))
+        return _bytes(picture, side)
+
+
+def decode_crop(data: bytes, side: int, chances: npt.NDArray[np.float64] | None = None) -> Tensor:
+    """A square of an encoded picture whose shorter side is taken for 256/224 of it.
+
+    The middle one by default, as pictures are evaluated; with chances one cut out anywhere, and
+    flipped or not, as they are trained. At side=224 that is the usual "resize to 256, crop 224".
+    """
+    from PIL import Image
+
+    with Image.open(io.BytesIO(data)) as image:
+        shorter = round(side * MARGIN)
+        image.draft("RGB", (shorter, shorter))  # JPEG decodes faster at a half or a quarter
+        picture = image.convert("RGB")
+        width, height = picture.size
+        span = min(width, height) * side / shorter
+        across, down = (0.5, 0.5) if chances is None else (float(chances[1]), float(chances[2]))
+        left, top = across * (width - span), down * (height - span)
+        box = (left, top, min(left + span, width), min(top + span, height))
+        pixels = _bytes(picture.resize((side, side), Image.Resampling.BILINEAR, box=box), side)
+    return pixels.flip(-1) if chances is not None and chances[0] < 0.5 else pixels
+
+
+def _bytes(picture: object, side: int) -> Tensor:
+    raw = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)  # type: ignore[attr-defined]
+    return raw.reshape(side, side, 3).permute(2, 0, 1)
+
+
+def augmented(pixels_BCHW: Tensor, padding: int, chances_BK: npt.NDArray[np.float64]) -> Tensor:
+    """Each picture flipped or not, and cut out of its reflection-padded self.
+
+    >>> x = torch.arange(2 * 3 * 4 * 4).reshape(2, 3, 4, 4).to(torch.uint8)
+    >>> augmented(x, 1, np.array([[0.9, 0.0, 0.7], [0.1, 0.5, 0.5]])).shape
+    torch.Size([2, 3, 4, 4])
+    """
+    batch, _, height, width = pixels_BCHW.shape
+    chances = torch.from_numpy(chances_BK)
+    flip_B = chances[:, 0] < 0.5
+    out = torch.where(flip_B[:, None, None, None], pixels_BCHW.flip(-1), pixels_BCHW)
+    if padding == 0:
+        return out
+    padded = F.pad(out.float(), (padding,) * 4, mode="reflect").to(out.dtype)
+    top_B, left_B = (chances[:, 1:3] * (2 * padding + 1)).long().unbind(dim=1)
+    rows_BH = top_B[:, None] + torch.arange(height)
+    columns_BW = left_B[:, None] + torch.arange(width)
+    pick_B = torch.arange(batch)[:, None, None]
+    return padded.permute(0, 2, 3, 1)[pick_B, rows_BH[:, :, None], columns_BW[:, None, :]].permute(
+        0, 3, 1, 2
+    )
+
+
+def normalised(pixels_BCHW: Tensor, mean_C: Tensor, deviation_C: Tensor) -> Tensor:
+    """Bytes to centred single precision, in the memory layout that convolutions like."""
+    values = (
+        pixels_BCHW.float().div_(255).sub_(mean_C[:, None, None]).div_(deviation_C[:, None, None])
+    )
+    return values.contiguous(memory_format=torch.channels_last)
