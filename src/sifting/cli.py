@@ -23,6 +23,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "recipes",
     ),
     "report": ("sifting.report.cli", "runs to one page: did selection pay, and why", "report"),
+    "grid": (
+        "sifting.compare.grid_cli",
+        "the paper's ResNet tables: arms × learning rates × seeds, in one command",
+        "recipes",
+    ),
     "train": (
         "sifting.recipes.cli",
         "the paper's experiments, at any size: sift train resnet",

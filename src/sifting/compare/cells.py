@@ -33,6 +33,7 @@ class Cell:
         seconds: of reference time that they take, for the time left.
         budget: kind and amount, for the record.
         table: what each operation costs; see `engine.charged`.
+        label: what else tells it from other cells, for people.
     """
 
     config: Common
@@ -41,11 +42,12 @@ class Cell:
     seconds: float
     budget: Mapping[str, Any]
     table: Mapping[str, float]
+    label: str = ""
 
     @property
     def name(self) -> str:
         """For people."""
-        return f"{self.config.arm}, seed {self.config.seed}"
+        return f"{self.config.arm}, seed {self.config.seed}{self.label}"
 
     @property
     def status(self) -> str:
@@ -68,6 +70,7 @@ class Turn:
             RunFolder.check(cell.path)
         seed_all(cell.config.seed)
         problem = target.problem(cell.config)
+        self.metric = problem.metric
         self.engine: Engine = assemble(
             target.name,
             cell.config,
@@ -162,7 +165,8 @@ def _start(target: Target, cell: Cell, watch: Watch | None) -> Turn:
     except RunError as error:
         raise RunError(f"{cell.name}: {error}") from error
     if watch is not None:
-        turn.engine.watch = lambda record: watch(cell, record)
+        metric = turn.metric
+        turn.engine.watch = lambda record: watch(cell, {**record, "metric": metric})
     return turn
 
 
@@ -231,6 +235,10 @@ class TimeLeft:
         share = cell.seconds * step / cell.updates
         self.started.setdefault(cell.path, share)
         self.done[cell.path] = share
+
+    def end(self, cell: Cell) -> None:
+        """A cell is over; where it diverged, the rest of it is not to come."""
+        self.rest -= cell.seconds - self.done.setdefault(cell.path, 0.0)
 
     @property
     def seconds(self) -> float | None:

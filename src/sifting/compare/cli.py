@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -15,10 +15,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sifting.compare.harness import Plan, compare, configs_of
-from sifting.compare.target import FunctionTarget, find_target, import_from_here
+from sifting.compare.target import FunctionTarget, Target, find_target, import_from_here
 from sifting.engine import Diverged
 from sifting.recipes.arms import ARMS
 from sifting.recipes.cli import RECIPES
+from sifting.recipes.recipe import Common
 from sifting.runs import RunError
 from sifting.verdict import Verdict
 
@@ -62,9 +63,7 @@ def main(argv: Sequence[str]) -> int:
         asked = bool(argv) and argv[0] in ("-h", "--help")
         print(f"usage: {USAGE}", file=sys.stdout if asked else sys.stderr)
         return 0 if asked else 2
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH)
+    console = console_of()
     try:
         plan = parse(argv)
         stopped, verdict = compare(plan, console)
@@ -87,17 +86,9 @@ def parse(argv: list[str]) -> Plan:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("sift compare runs in one process: start it without torchrun")
     import_from_here()
-    target, preset = find_target(argv[0]), ""
-    presets = target.presets
-    rest = argv[1:]
-    if rest and not rest[0].startswith("-"):
-        preset = rest.pop(0)
-        if preset not in presets or not preset:
-            known = ", ".join(filter(None, presets)) or "none"
-            raise ValueError(f"{argv[0]} has no preset {preset!r}; it has: {known}")
-    elif "" not in presets:
-        preset = "smoke" if "smoke" in presets else next(iter(presets))
-    base = presets[preset]
+    target = find_target(argv[0])
+    preset, rest = preset_of(target, argv)
+    base = target.presets[preset]
     kind = type(base)
     arms = "\n\n".join(f"{name}: {arm.about}." for name, arm in ARMS.items())
     options: Options[Any] = tyro.cli(
@@ -112,9 +103,7 @@ def parse(argv: list[str]) -> Plan:
     wrong = {"arm": "--arms", "seed": "--seeds", "updates": "--budget"}
     if isinstance(target, FunctionTarget):
         wrong |= {"batch": "the Problem's own batch", "device": "the Problem's own device"}
-    for name, instead in wrong.items():
-        if getattr(config, name) != getattr(base, name):
-            raise ValueError(f"--{name} is for single runs: here it is {instead}")
+    refuse(config, base, wrong)
     return Plan(
         target,
         options.out,
@@ -124,6 +113,31 @@ def parse(argv: list[str]) -> Plan:
         options.turn,
         options.sequential,
     )
+
+
+def console_of() -> Console:
+    """A console, wide enough for tables where it is a file."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH)
+
+
+def preset_of(target: Target, argv: list[str]) -> tuple[str, list[str]]:
+    """The preset that follows the target, or the one for trying things out; and what is left."""
+    presets, rest = target.presets, argv[1:]
+    if rest and not rest[0].startswith("-"):
+        preset = rest.pop(0)
+        if preset not in presets or not preset:
+            known = ", ".join(filter(None, presets)) or "none"
+            raise ValueError(f"{argv[0]} has no preset {preset!r}; it has: {known}")
+        return preset, rest
+    return next((name for name in ("", "smoke") if name in presets), next(iter(presets))), rest
+
+
+def refuse(config: Common, base: Common, instead: Mapping[str, str]) -> None:
+    """Raise where an option of single runs was given, and say what stands for it here."""
+    for name, other in instead.items():
+        if getattr(config, name) != getattr(base, name):
+            raise ValueError(f"--{name.replace('_', '-')} is for single runs: here it is {other}")
 
 
 def show(verdict: Verdict, console: Console) -> None:

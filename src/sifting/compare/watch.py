@@ -58,9 +58,9 @@ class Board:
     def watch(self, cell: Cell, record: Mapping[str, Any]) -> None:
         """Take in a record of a cell."""
         seen = self.seen.setdefault(cell.config.arm, {})
-        if seen.get("seed") != cell.config.seed:
+        if seen.get("path") != cell.path:
             seen.clear()
-        seen.update(record, seed=cell.config.seed, planned=cell.updates)
+        seen.update(record, path=cell.path, seed=cell.config.seed, planned=cell.updates)
         seen.update(record.get("selection") or {})
         self.left.note(cell, int(record["step"]))
         if self.live is not None:
@@ -69,9 +69,11 @@ class Board:
     def ended(self, cell: Cell, status: str) -> None:
         """Take in that a cell is over."""
         self.over += 1
+        self.left.end(cell)
         last = self.seen.get(cell.config.arm, {})
-        figures = {k: last[k] for k in ("accuracy", "test_loss") if k in last}
-        shown = "".join(f", {k} {v:.4f}" for k, v in figures.items())
+        last = last if last.get("path") == cell.path else {}
+        metric = last.get("metric", "")
+        shown = f", {metric} {_figure(last[metric], '.4f')}" if metric in last else ""
         how = "diverged" if status == "failed" else status
         done = f"{self.over} of {len(self.cells)} cells, left {span(self.left.seconds)}"
         self.console.print(
@@ -84,7 +86,7 @@ class Board:
     def render(self) -> Group:
         """The board as it is."""
         table = Table(box=None, pad_edge=False)
-        for name in ("arm", "seed", "update", "loss", "accuracy", "rho", "scoring"):
+        for name in ("arm", "seed", "update", "loss", "figure", "rho", "scoring"):
             table.add_column(name, justify="left" if name == "arm" else "right")
         for arm, seen in self.seen.items():
             spent = sum(seen["seconds"].values())
@@ -93,7 +95,7 @@ class Board:
                 str(seen["seed"]),
                 f"{seen['step']}/{seen['planned']}",
                 _figure(seen.get("loss"), ".3f"),
-                _figure(seen.get("accuracy"), ".2%"),
+                _figure(seen.get(seen["metric"]), ".2%" if "acc" in seen["metric"] else ".4f"),
                 _figure(seen.get("rho_approx"), ".2f"),
                 _figure(seen["seconds"].get("scoring", 0.0) / spent if spent else None, ".0%"),
             )
@@ -107,7 +109,7 @@ def _figure(value: float | None, form: str) -> str:
 
 def plan_table(record: Record) -> Table:
     """Milliseconds of each operation, and the updates that the budget allows each arm."""
-    table = Table(title="reference time, milliseconds", box=None, pad_edge=False)
+    table = Table(title="milliseconds of each operation, and the plan", box=None, pad_edge=False)
     table.add_column("arm")
     for name in (*OPERATIONS, "updates", "seconds"):
         table.add_column(name, justify="right")

@@ -1,0 +1,143 @@
+"""Tables of a grid in the paper's form: a row for each learning rate, a column for each arm."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from sifting.runs import Run
+
+NAMES = {
+    "baseline": "Baseline",
+    "random": "Random-keep",
+    "sift": "SIFT w/ early exit",
+    "sift-last": "SIFT w/ last layer exit",
+    "sift-entropy": "SIFT w/ early exit, entropy",
+    "tuned": "Tuned exit",
+    "tuned-entropy": "Tuned exit, entropy",
+}
+NOTE = (
+    "Test accuracy in per cent, mean ± standard deviation over seeds; the best of each column is bold. "
+    "“–”: no run converged. A run has not converged if its loss became infinite or not a number, or if its "
+    "final accuracy is within three standard errors of guessing. Where only some runs converged, their "
+    "mean is given with their number, and is never bold. An empty field has not been run to its end."
+)
+
+
+def at_chance(accuracy: float, *, chance: float, tests: int) -> bool:
+    """Whether an accuracy is not to be told from guessing, by three standard errors.
+
+    >>> at_chance(0.012, chance=0.01, tests=10_000), at_chance(0.02, chance=0.01, tests=10_000)
+    (True, False)
+
+    Args:
+        accuracy: on the test data.
+        chance: one over the number of classes.
+        tests: test samples.
+    """
+    return accuracy <= chance + 3 * math.sqrt(chance * (1 - chance) / tests)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One field of a table.
+
+    Attributes:
+        accuracies: of the runs that converged.
+        runs: that are over.
+        planned: seeds.
+    """
+
+    accuracies: tuple[float, ...]
+    runs: int
+    planned: int
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], *, chance: float, tests: int, planned: int) -> Entry:
+        """From run folders that are over, diverged or not."""
+        found = [
+            float(run.summary["final"]["accuracy"])
+            for run in runs
+            if run.status == "finished" and run.summary is not None
+        ]
+        good = tuple(a for a in found if not at_chance(a, chance=chance, tests=tests))
+        return cls(good, len(runs), planned)
+
+    @property
+    def mean(self) -> float | None:
+        """Where every run converged."""
+        whole = self.runs == self.planned and len(self.accuracies) == self.planned
+        return statistics.fmean(self.accuracies) if whole and self.accuracies else None
+
+    def __str__(self) -> str:
+        if self.runs < self.planned:
+            return ""
+        if not self.accuracies:
+            return "–"
+        text = f"{100 * statistics.fmean(self.accuracies):.2f}"
+        if len(self.accuracies) > 1:
+            text += f" ± {100 * statistics.stdev(self.accuracies):.2f}"
+        if len(self.accuracies) < self.planned:
+            text += f" ({len(self.accuracies)} of {self.planned})"
+        return text
+
+
+@dataclass(frozen=True)
+class GridTable:
+    """One table of the paper.
+
+    Attributes:
+        title: data set and what is equal.
+        rows: learning rates.
+        columns: arms.
+        entries: by both.
+        updates: of each arm.
+    """
+
+    title: str
+    rows: tuple[float, ...]
+    columns: tuple[str, ...]
+    entries: Mapping[tuple[float, str], Entry]
+    updates: Mapping[str, int]
+
+    def bold(self, row: float, column: str) -> bool:
+        """Whether the field is the best of its column."""
+        means = [self.entries[lr, column].mean for lr in self.rows]
+        best = max((mean for mean in means if mean is not None), default=None)
+        return best is not None and self.entries[row, column].mean == best
+
+    def markdown(self) -> str:
+        """As text."""
+        heads = ["max_lr", *(NAMES.get(arm, f"`{arm}`") for arm in self.columns)]
+        lines = [f"**{self.title}**", "", _line(heads), _line(["---"] * len(heads))]
+        for lr in self.rows:
+            fields = [
+                f"**{self.entries[lr, arm]}**" if self.bold(lr, arm) else str(self.entries[lr, arm])
+                for arm in self.columns
+            ]
+            lines.append(_line([f"{lr:g}", *fields]))
+        updates = ", ".join(f"{NAMES.get(arm, arm)} {n}" for arm, n in self.updates.items())
+        return "\n".join([*lines, "", f"Updates: {updates}.", ""])
+
+    def rich(self) -> Table:
+        """For the terminal."""
+        table = Table(title=self.title, box=None, pad_edge=False)
+        table.add_column("max_lr")
+        for arm in self.columns:
+            table.add_column(NAMES.get(arm, arm), justify="right")
+        for lr in self.rows:
+            fields = [
+                Text(str(self.entries[lr, arm]), style="bold" if self.bold(lr, arm) else "")
+                for arm in self.columns
+            ]
+            table.add_row(f"{lr:g}", *fields)
+        return table
+
+
+def _line(fields: Sequence[str]) -> str:
+    return f"| {' | '.join(fields)} |"
