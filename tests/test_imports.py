@@ -39,6 +39,7 @@ ORDER = [
     "scorer",
     "sifter",
     "runs",
+    "writers",
     "intervals",
     "curves",
     "pairing",
@@ -63,6 +64,7 @@ PURE = {
     "stack",
     "meter",
     "runs",
+    "writers",
     "intervals",
     "curves",
 }
