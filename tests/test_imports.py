@@ -42,6 +42,7 @@ ORDER = [
     "sifter",
     "integrations",
     "runs",
+    "writers",
     "verdict",
     "report",
     "distributed",
@@ -64,6 +65,7 @@ PURE = {
     "stack",
     "meter",
     "runs",
+    "writers",
     "intervals",
     "curves",
 }
