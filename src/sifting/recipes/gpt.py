@@ -45,18 +45,19 @@ PRESETS: dict[str, Config] = {
         data=SIMPLE_WIKIPEDIA,
         megabytes=25.0,
         vocabulary="train",
-        vocabulary_size=4096,
+        vocabulary_size=2048,
         dev_share=0.05,
         dev_sequences=256,
-        length=64,
-        updates=1000,
+        length=32,
+        updates=1200,
         evaluations=10,
         lr=2e-3,
         lr_warmup=0.05,
         layers=4,
-        hidden=128,
-        heads=4,
-        inner=512,
+        hidden=64,
+        heads=2,
+        inner=256,
+        init=0.07,
         audit_every=25,
     ),
     "smoke": Config(
@@ -75,6 +76,7 @@ PRESETS: dict[str, Config] = {
         hidden=64,
         heads=2,
         inner=128,
+        init=0.07,
         audit_every=10,
     ),
 }
@@ -83,7 +85,13 @@ PRESETS: dict[str, Config] = {
 def build_model(config: Config, vocabulary: int, end: int) -> nn.Module:
     """A causal language model of the config's size; input and output embeddings are one."""
     torch.manual_seed(config.seed)
-    common: dict[str, Any] = {"vocab_size": vocabulary, "bos_token_id": end, "eos_token_id": end}
+    common: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "initializer_range": config.init,
+        "loss_type": "ForCausalLM",  # which GPT-2 cannot tell from the name of its class
+    }
     if config.shape == "llama":
         from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -111,7 +119,6 @@ def build_model(config: Config, vocabulary: int, end: int) -> nn.Module:
             n_layer=config.layers,
             n_head=config.heads,
             n_inner=config.inner,
-            loss_type="ForCausalLM",  # which it cannot tell from the name of the class
             resid_pdrop=config.dropout,
             embd_pdrop=config.dropout,
             attn_pdrop=config.dropout,

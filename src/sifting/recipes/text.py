@@ -66,6 +66,8 @@ class TextConfig(Common):
     """Width between the two layers of its feed-forward part."""
     dropout: float = 0.1
     """In all layers."""
+    init: float = 0.02
+    """Deviation of the weights at the start; a narrow model needs more, this is 0.55 / √hidden."""
     workers: int = 0
     """Processes that make batches ahead."""
 

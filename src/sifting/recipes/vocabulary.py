@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +22,7 @@ from sifting.recipes.recipe import DataError
 
 SPECIAL = {"wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "bpe": ("<|endoftext|>",)}
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>")
+Texts = Callable[[], Iterator[str]]
 TRAIN = "train"  # the name of a vocabulary made from the corpus itself
 
 
@@ -139,12 +143,13 @@ def train_vocabulary(
     least = 300 if kind == "bpe" else 100
     if size < least:
         raise DataError(f"a {kind} vocabulary of {size} is too small: give at least {least}")
-    key = digest(corpus.fingerprint, kind, str(size), str(dev_share), "1")
+    key = digest(corpus.fingerprint, kind, str(size), str(dev_share), "2")
     path = cache_folder(cache) / "vocabularies" / f"{key}.json"
     name = f"{kind} of {size} from {corpus.name}"
     with alone(path):
         if not path.exists():
-            tokenizer = _trained(kind, _training_texts(corpus, dev_share), size)
+            make = _trained_wordpiece if kind == "wordpiece" else _trained_bpe
+            tokenizer = make(lambda: _training_texts(corpus, dev_share), size)
             part = path.with_suffix(".part")
             tokenizer.save(str(part))
             part.replace(path)
@@ -157,22 +162,47 @@ def _training_texts(corpus: Corpus, dev_share: float) -> Iterator[str]:
             yield text
 
 
-def _trained(kind: str, texts: Iterator[str], size: int) -> Any:
-    options: dict[str, Any] = {
-        "vocab_size": size,
-        "special_tokens": list(SPECIAL[kind]),
-        "show_progress": False,
-    }
-    if kind == "wordpiece":
-        tokenizer = _wordpiece({token: i for i, token in enumerate(SPECIAL[kind])})
-        # of alphabets like Chinese only the common part, so that words keep some room
-        trainer: Any = trainers.WordPieceTrainer(limit_alphabet=min(1000, size // 4), **options)
-    else:
-        tokenizer = _bpe({}, [])
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(initial_alphabet=alphabet, **options)
-    tokenizer.train_from_iterator(texts, trainer=trainer)
+def _trained_bpe(texts: Texts, size: int) -> Any:
+    tokenizer = _bpe({}, [])
+    trainer: Any = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(SPECIAL["bpe"]),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(), trainer=trainer)
     return tokenizer
+
+
+def _trained_wordpiece(texts: Texts, size: int) -> Any:
+    """The same vocabulary for the same text, which the trainer alone does not give.
+
+    It numbers the pieces "##a", "##b", … in the order of a hash map, and settles ties by number
+    (huggingface/tokenizers#1794). So the letters are counted first, and their pieces are handed
+    to it with numbers of their own. Letters beyond a quarter of the size, as of Chinese, are left
+    out by how rare they are, so that words have some room.
+    """
+    special = list(SPECIAL["wordpiece"])
+    tokenizer = _wordpiece({token: i for i, token in enumerate(special)})
+    counts: Counter[str] = Counter()
+    for text in texts():
+        counts.update(tokenizer.normalizer.normalize_str(text))
+    common = sorted((c for c in counts if not c.isspace()), key=lambda c: (-counts[c], c))
+    letters = sorted(common[: min(1000, size // 4)])
+    trainer: Any = trainers.WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=[*special, *(f"##{c}" for c in letters if not _stands_alone(c))],
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(), trainer=trainer)
+    return _wordpiece(tokenizer.get_vocab(with_added_tokens=False))
+
+
+def _stands_alone(letter: str) -> bool:
+    """Whether BERT splits a character off, so that it never continues a word."""
+    return letter in string.punctuation or unicodedata.category(letter).startswith("P")
 
 
 def _wordpiece(words: dict[str, int]) -> Any:
