@@ -1,15 +1,17 @@
-"""Write the README's tables from the results in `benchmarks/results`.
+"""Write the documents' tables from the results in `benchmarks/results`.
 
-    python benchmarks/tables.py            # rewrites README.md between its markers
+    python benchmarks/tables.py            # rewrites the documents between their markers
     python benchmarks/tables.py --check    # says what is out of date, and exits 1
 
-A figure is stated once, in the file that its command wrote; the README only repeats it.
+A figure is stated once, in the file that its command wrote; documents only repeat it. A marker
+names what to write, e.g. `verdict vision-time`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -48,56 +50,122 @@ def overhead() -> str:
     return "\n".join([*lines, "", made])
 
 
-def demo() -> str:
-    """The demo's arms."""
-    result = read("demo.json")
-    lines = [
-        "| arm | test accuracy % | time ÷ baseline | rho_approx | recall |",
-        "|---|---|---|---|---|",
-    ]
-    base = sum(run["seconds"] for run in result["runs"]["baseline"])
-    for name, runs in result["runs"].items():
-        accuracies = [100 * run["accuracy"] for run in runs]
-        stats = [run["stats"] for run in runs if run["stats"] is not None]
-        quality = [
-            f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}" if values else "–"
-            for values in ([s[key] for s in stats] for key in ("rho_approx", "recall"))
-        ]
+def rows(columns: list[str], lines: list[list[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join(
+        f"| {' | '.join(cells)} |" for cells in [columns, ["---"] * len(columns), *lines]
+    )
+
+
+def verdict(name: str) -> str:
+    """The arms of a comparison, and what to make of them."""
+    result = read(f"{name}.json")
+    found, load = result["verdict"], result["load"]
+    table = rows(found["table"]["columns"], found["table"]["rows"])
+    made = (
+        f"Made by `{result['command']}` on {result['machine']['cores']} cores of an "
+        f"{result['machine']['processor']}, torch {result['versions']['torch']}; load average while it ran: "
+        f"median {load['median']:.1f}, at most {load['largest']:.1f}."
+    )
+    return f"{table}\n\n**{found['overall']}**\n\n{made}"
+
+
+def sentences(name: str) -> str:
+    """A line for each arm of a comparison."""
+    return "\n".join(f"- {arm['sentence']}" for arm in read(f"{name}.json")["verdict"]["arms"])
+
+
+def quality(name: str) -> str:
+    """Recall and ρ_approx over training."""
+    found = read(f"{name}.json")["quality"]
+    samples = next(iter(found.values()))["rho_approx"]["samples"]
+    places = sorted({0, len(samples) // 3, 2 * len(samples) // 3, len(samples) - 1})
+    lines = []
+    for arm, figures in found.items():
+        for figure in ("rho_approx", "recall"):
+            curve = figures[figure]
+            cells = [
+                f"{curve['mean'][i]:.2f} ({curve['low'][i]:.2f}–{curve['high'][i]:.2f})"
+                for i in places
+            ]
+            lines.append([arm, figure, *cells])
+    return rows(["arm", "", *(f"{samples[i]:,} samples" for i in places)], lines)
+
+
+def recalibration(name: str) -> str:
+    """Accuracy with BatchNorm statistics as trained, and taken anew from unselected pictures."""
+    lines = []
+    for arm, seeds in read(f"{name}.json")["final"].items():
+        plain = [100 * final["accuracy"] for final in seeds.values()]
+        anew = [100 * final["accuracy_recalibrated"] for final in seeds.values()]
+        gaps = [b - a for a, b in zip(plain, anew, strict=True)]
         lines.append(
-            f"| {name} | {statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f} | "
-            f"{sum(run['seconds'] for run in runs) / base:.2f} | {' | '.join(quality)} |"
+            [
+                arm,
+                f"{statistics.mean(plain):.2f}",
+                f"{statistics.mean(anew):.2f}",
+                f"{statistics.mean(gaps):+.2f} ({min(gaps):+.2f} to {max(gaps):+.2f})",
+            ]
         )
-    verdicts = "\n".join(f"- {line}" for line in result["verdict"])
-    return "\n".join([*lines, "", f"Made by `{result['command']}`:", "", verdicts])
+    return rows(["arm", "as trained", "recalibrated", "difference (over seeds)"], lines)
 
 
-TABLES: dict[str, Callable[[], str]] = {"overhead": overhead, "demo": demo}
+def costs(name: str) -> str:
+    """What each arm's operations cost, and the updates that its budget allows."""
+    lines = []
+    for arm, row in read(f"{name}.json")["plan"].items():
+        table = row["table"]
+        update = table["forward"] + table["backward"] + table["optimizer"]
+        lines.append(
+            [
+                arm,
+                f"{1e3 * update:.1f}",
+                f"{1e3 * table['scoring']:.1f}",
+                f"{table['scoring'] / update:.2f}",
+                f"{row['updates']:,}",
+                f"{row['seconds']:.0f}",
+            ]
+        )
+    columns = ["arm", "update, ms", "scoring, ms", "scoring ÷ update", "updates", "seconds"]
+    return rows(columns, lines)
+
+
+KINDS: dict[str, Callable[..., str]] = {
+    make.__name__: make for make in (overhead, verdict, sentences, quality, recalibration, costs)
+}
+MARKER = re.compile(
+    r"(?P<start><!-- (?P<what>[\w -]+): benchmarks/tables.py -->)\n.*?(?P<end><!-- end of (?P=what) -->)",
+    flags=re.DOTALL,
+)
 
 
 def written(text: str) -> str:
-    """The README with its tables as the results have them."""
-    for name, make in TABLES.items():
-        start, end = f"<!-- {name}: benchmarks/tables.py -->", f"<!-- end of {name} -->"
-        before, found, rest = text.partition(start)
-        _, closed, after = rest.partition(end)
-        if not found or not closed:
-            raise SystemExit(f"README.md has no markers for {name!r}: {start} … {end}")
-        text = f"{before}{start}\n{make()}\n{end}{after}"
-    return text
+    """A document with its tables as the results have them."""
+
+    def fresh(match: re.Match[str]) -> str:
+        kind, *names = match["what"].split()
+        return f"{match['start']}\n{KINDS[kind](*names)}\n{match['end']}"
+
+    return MARKER.sub(fresh, text)
 
 
 def main() -> int:
-    """Rewrite the README, or check it."""
+    """Rewrite the documents, or check them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    path = ROOT / "README.md"
-    text = path.read_text(encoding="utf-8")
-    fresh = written(text)
-    if args.check and fresh != text:
-        print("README.md is out of date: run python benchmarks/tables.py")
+    stale = []
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
+        text = path.read_text(encoding="utf-8")
+        fresh = written(text)
+        if fresh == text:
+            continue
+        stale.append(str(path.relative_to(ROOT)))
+        if not args.check:
+            path.write_text(fresh, encoding="utf-8")
+    if args.check and stale:
+        print(f"out of date: {', '.join(stale)}; run python benchmarks/tables.py")
         return 1
-    path.write_text(fresh, encoding="utf-8")
     return 0
 
 
