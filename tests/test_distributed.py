@@ -54,7 +54,7 @@ def test_two_ranks_choose_as_one_process_does():
 def test_a_sharded_model_is_scored_as_a_whole_one_is():
     done = torchrun("sharding.py")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("passed check_") == 6
+    assert done.stdout.count("passed check_") == 7
 
 
 def test_choosing_together_needs_a_process_group():

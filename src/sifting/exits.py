@@ -231,6 +231,7 @@ def _unpadded(rows: Rows, batch: Any) -> Rows:
 class Exit(ABC):
     """Scores candidates at some depth of a model."""
 
+    runs = True  # whether it runs the model to score
     observes = False  # whether it wants to be told the exact loss of everything that is trained
 
     def suits(self, *, score: Score, scope: str, call: Call) -> None:  # noqa: B027

@@ -49,6 +49,7 @@ class MemoryExit(Exit):
             for not at all.
     """
 
+    runs = False
     observes = True
 
     def __init__(self, size: int, *, revisit: float = 0.1) -> None:

@@ -70,8 +70,10 @@ class Scorer:
 
     def scores(self, batch: Any, *, learn: bool) -> Tensor | None:
         """Scores of a batch; None where none of its samples has a label."""
-        moved = self.moved(batch)
-        with self._pass():
+        known = signature(self.call, batch) in self._plans
+        still = known and not self.exit.runs  # nothing to be quiet about, nothing to move
+        moved = batch if still else self.moved(batch)
+        with torch.no_grad() if still else self._pass():
             plan = self._planned(moved)
             if plan is None:
                 return None
@@ -81,7 +83,7 @@ class Scorer:
             ]
             if learn:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
-        return torch.cat(found).float()
+        return torch.cat(found).float().to(self.device)
 
     def examine(self, batch: Any, *, early: bool) -> list[Examined] | None:
         """Piece by piece: exact losses, what is misclassified, and the exit's own losses.

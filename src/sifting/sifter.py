@@ -219,7 +219,8 @@ class Sifter:
         return None
 
     def _join_ranks(self, ranks: Ranks, seed: int) -> None:
-        scored = self.rule.policy != "random" and not isinstance(self.exit, BlockExit)
+        scored = self.rule.policy != "random" and self.exit.runs
+        scored = scored and not isinstance(self.exit, BlockExit)
         if self.scorer.sharded and scored and getattr(self.exit, "stack", None) is None:
             raise ValueError(
                 f"{self.exit!r} leaves the model's forward in the middle, which sharded parameters do not "

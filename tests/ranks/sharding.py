@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from sifting import AdditiveExit, Sifter, TunedExit
+from sifting import AdditiveExit, MemoryExit, Sifter, TunedExit
 
 
 def shard(model: nn.Module, blocks: Any, *apart: nn.Module, **root: Any) -> nn.Module:
@@ -67,6 +67,26 @@ def check_sharded_training_is_that_of_ddp() -> None:
                 found.append([*train(model, iter(sifter(data))), sifter.stats().rho_approx])
             assert found[0] == pytest.approx(found[1], rel=1e-6), (settings, scope)
             assert differ(ddp, fsdp) < 1e-6
+
+
+def check_a_memory_is_each_ranks_own() -> None:
+    def numbers(batch: Any) -> Tensor:
+        return (batch[0][:, 0].abs() * 10).long().clamp_max(39)  # of the sample itself
+
+    found = []
+    for wrap in (DDP, lambda net: shard(net, net.blocks)):
+        model = wrap(make_net())
+        exit = MemoryExit(40)
+        sifter = Sifter(model, exit=exit, ids=numbers, score="loss", audit_every=2, warmup_steps=3)
+        data = [part(candidates(step)) for step in range(6)]
+        losses = train(model, iter(sifter(data)))
+        known_N = exit.state_dict()["losses"]
+        assert bool((~known_N.isnan()).any())
+        other = [torch.empty_like(known_N) for _ in range(2)]
+        dist.all_gather(other, known_N)
+        assert not torch.equal(other[0].isnan(), other[1].isnan())
+        found.append([*losses, *known_N.nan_to_num(-1.0).tolist(), sifter.stats().rho_approx])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 def check_scoring_gathers_only_what_it_runs() -> None:
@@ -211,6 +231,7 @@ if __name__ == "__main__":
     run(
         [
             check_sharded_training_is_that_of_ddp,
+            check_a_memory_is_each_ranks_own,
             check_scoring_gathers_only_what_it_runs,
             check_a_rank_without_labels_stays_in_step,
             check_heads_run_where_labels_are,

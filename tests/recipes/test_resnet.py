@@ -11,7 +11,6 @@ from PIL import Image
 from sifting.recipes import cli, resnet
 from sifting.recipes.arms import ARMS
 from sifting.recipes.pictures import read_pictures
-from sifting.recipes.progress import describe
 from sifting.recipes.recipe import train
 from sifting.recipes.resnet import RECIPE
 from sifting.runs import RunFolder, read_run
@@ -78,7 +77,9 @@ def test_a_run_resumes_to_the_same_end(digits: Any, tmp_path: Path) -> None:
 def test_the_command_runs_and_complains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--epochs", "1", "--evaluations", "1", "--out", str(tmp_path / "run")]
     assert cli.main(["resnet", "smoke", *options]) == 0
-    assert "finished after 28 updates" in capsys.readouterr().out
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("baseline  step 28/28  loss")
+    assert printed[1].startswith("finished after 28 updates")
     assert cli.main(["resnet", "smoke", *options]) == 2
     assert "holds a run already: resume it" in capsys.readouterr().err
     with pytest.raises(SystemExit):
@@ -91,26 +92,6 @@ def test_the_command_runs_and_complains(tmp_path: Path, capsys: pytest.CaptureFi
     assert "cannot read pictures from" in capsys.readouterr().err
     assert cli.main(["alexnet"]) == 2
     assert "unknown recipe 'alexnet'" in capsys.readouterr().err
-
-
-def test_the_progress_line_says_what_matters() -> None:
-    seen: dict[str, Any] = {"accuracy": 0.5}
-    line = describe(
-        "sift",
-        {
-            "step": 50,
-            "planned": 100,
-            "loss": 1.0,
-            "samples_trained": 1000,
-            "seconds": {"scoring": 1.0, "forward": 9.0},
-            "selection": {"rho_approx": 1.25},
-        },
-        seen,
-        20.0,
-    )
-    assert line == (
-        "sift  step 50/100  loss 1.000  accuracy 50.00%  100 samples/s  scoring 10 %  rho 1.25  left 0:00:20"
-    )
 
 
 def test_recalibration_is_measured_on_a_copy_and_changes_nothing(

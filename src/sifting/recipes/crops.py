@@ -1,7 +1,7 @@
 """From encoded pictures to what a network is trained on: decoding, crops, flips, one scale.
 
 Chances are numbers in [0, 1): whoever draws them decides what happens, and nothing else does.
-Shapes: B pictures of C channels, height H, width W.
+Shapes: B pictures of C channels, height H, width W, with P = H × W places.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import io
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 CHANCES = 3  # that a training picture takes: to be flipped, and where it is cut
@@ -66,20 +65,22 @@ def augmented(pixels_BCHW: Tensor, padding: int, chances_BK: npt.NDArray[np.floa
     >>> augmented(x, 1, np.array([[0.9, 0.0, 0.7], [0.1, 0.5, 0.5]])).shape
     torch.Size([2, 3, 4, 4])
     """
-    batch, _, height, width = pixels_BCHW.shape
+    batch, channels, height, width = pixels_BCHW.shape
     chances = torch.from_numpy(chances_BK)
-    flip_B = chances[:, 0] < 0.5
-    out = torch.where(flip_B[:, None, None, None], pixels_BCHW.flip(-1), pixels_BCHW)
-    if padding == 0:
-        return out
-    padded = F.pad(out.float(), (padding,) * 4, mode="reflect").to(out.dtype)
-    top_B, left_B = (chances[:, 1:3] * (2 * padding + 1)).long().unbind(dim=1)
-    rows_BH = top_B[:, None] + torch.arange(height)
-    columns_BW = left_B[:, None] + torch.arange(width)
-    pick_B = torch.arange(batch)[:, None, None]
-    return padded.permute(0, 2, 3, 1)[pick_B, rows_BH[:, :, None], columns_BW[:, None, :]].permute(
-        0, 3, 1, 2
-    )
+    shift_B2 = (chances[:, 1:3] * (2 * padding + 1)).long() - padding
+    rows_BH = _reflected(shift_B2[:, :1] + torch.arange(height), height)
+    columns_BW = _reflected(shift_B2[:, 1:] + torch.arange(width), width)
+    columns_BW = torch.where(chances[:, :1] < 0.5, width - 1 - columns_BW, columns_BW)
+    # one look-up for all of it, which is several times faster than to flip, pad and cut
+    places_BHW = rows_BH[:, :, None] * width + columns_BW[:, None, :]
+    places_BCP = places_BHW.reshape(batch, 1, -1).expand(-1, channels, -1)
+    return pixels_BCHW.reshape(batch, channels, -1).gather(2, places_BCP).reshape_as(pixels_BCHW)
+
+
+def _reflected(places: Tensor, size: int) -> Tensor:
+    """Places beyond an edge, as in a mirror that stands on the last pixel."""
+    places = places.abs()
+    return torch.where(places >= size, 2 * (size - 1) - places, places)
 
 
 def normalised(pixels_BCHW: Tensor, mean_C: Tensor, deviation_C: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ def describe(name: str, record: Mapping[str, Any], seen: dict[str, Any], elapsed
 def progress_line(
     name: str, *, shown: bool = True
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """A line that is rewritten with every record; the last one only where there is no terminal.
+    """A line that is rewritten with every record; a line for each evaluation where there is no terminal.
 
     It starts with the first record: before it, reading the data may have a bar of its own.
     """
@@ -60,8 +60,12 @@ def progress_line(
     live = Live(Text(name), console=console, refresh_per_second=4, transient=False)
 
     def watch(record: Mapping[str, Any]) -> None:
-        live.start()  # does nothing where it is on
-        live.update(Text(describe(name, record, seen, time.perf_counter() - begin)))
+        line = describe(name, record, seen, time.perf_counter() - begin)
+        if console.is_terminal:
+            live.start()  # does nothing where it is on
+            live.update(Text(line))
+        elif shown and record.get("kind") == "eval":
+            print(line, flush=True)  # whole, however narrow a log file is taken to be
 
     try:
         yield watch
