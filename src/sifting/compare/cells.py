@@ -142,20 +142,18 @@ def run_cells(
     Returns:
         Name of the signal that stopped it, None where all cells are over.
     """
-    for group in groups:
-        todo = [cell for cell in group if not cell.over]
-        if not todo:
-            continue
-        with _listening() as stop:
+    with _listening() as stop:
+        for group in groups:
             turns: list[Turn] = []
-            for cell in todo:
-                if stop.reason is None:
+            for cell in group:
+                if stop.reason is None and not cell.over:
                     turns.append(_start(target, cell, watch))
             _take_turns(turns, stop, block, ended)
             if stop.reason is not None:
                 for turn in turns:
                     turn.stop(stop.reason)
                 return stop.reason
+            stop.engine = None
     return None
 
 
