@@ -176,6 +176,26 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_checkpoint(tmp_path: Path
     assert read_run(tmp_path / "run").status == "failed"
 
 
+def test_scores_that_are_not_finite_are_a_run_that_diverged(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[1])
+    engine.advance(9)
+    with torch.no_grad():
+        engine.task.model.head.weight.fill_(float("nan"))
+    with pytest.raises(Diverged, match=r"before update 10, the scores of 16 of 16 .*00000007"):
+        engine.advance(1)
+    assert read_run(tmp_path / "run").status == "failed"
+
+
+def test_a_run_that_is_asked_to_stop_saves_first(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    engine.advance(9)
+    engine.ask("supper")
+    engine.advance(9)
+    assert engine.finish() == "stopped"
+    assert read_run(tmp_path / "run").summary["stopped_by"] == "supper"
+    assert RunFolder(tmp_path / "run").latest() == 10
+
+
 def test_an_empty_loader_is_reported(tmp_path: Path) -> None:
     engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
     object.__setattr__(engine.task, "loader", [])

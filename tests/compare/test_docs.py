@@ -26,8 +26,8 @@ def test_the_example_runs_as_the_page_has_it(
     (code,) = CODE
     (tmp_path / "mine.py").write_text(code)
     (words,) = [rest.split() for _, rest in COMMANDS if rest.startswith("mine:build")]
-    words[words.index("baseline:400u")] = "baseline:40u"  # as on the page, but short
-    assert sift.main(["compare", *words, "--evaluations", "4"]) == 0
+    words[words.index("baseline:400u")] = "baseline:24u"  # as on the page, but short
+    assert sift.main(["compare", *words, "--evaluations", "2"]) == 0
     found = json.loads((tmp_path / "runs" / "mine" / "comparison.json").read_text())
     assert list(found["arms"]) == ["baseline", "random", "sift", "sift@2", "mine:late_entropy"]
     assert (tmp_path / "runs" / "mine" / "mine-late_entropy" / "seed-2" / "summary.json").exists()

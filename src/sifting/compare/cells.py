@@ -142,20 +142,18 @@ def run_cells(
     Returns:
         Name of the signal that stopped it, None where all cells are over.
     """
-    for group in groups:
-        todo = [cell for cell in group if not cell.over]
-        if not todo:
-            continue
-        with _listening() as stop:
+    with _listening() as stop:
+        for group in groups:
             turns: list[Turn] = []
-            for cell in todo:
-                if stop.reason is None:
+            for cell in group:
+                if stop.reason is None and not cell.over:
                     turns.append(_start(target, cell, watch))
             _take_turns(turns, stop, block, ended)
             if stop.reason is not None:
                 for turn in turns:
                     turn.stop(stop.reason)
                 return stop.reason
+            stop.engine = None
     return None
 
 
@@ -222,30 +220,41 @@ def _listening() -> Iterator[Stop]:
 
 
 class TimeLeft:
-    """How long the rest of some cells will take, from how long the part done took."""
+    """How long the rest of some cells will take, from how long the part done took.
+
+    Args:
+        cells: of which those that are not over are to come, from their last checkpoint on.
+    """
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.begin = time.monotonic()
-        self.rest = sum(cell.seconds for cell in cells if not cell.over)
-        self.done: dict[Path, float] = {}
-        self.started: dict[Path, float] = {}
+        self.started = {
+            cell.path: self._share(cell, RunFolder(cell.path).latest() or 0)
+            for cell in cells
+            if not cell.over
+        }
+        self.done = dict(self.started)
+        whole = sum(cell.seconds for cell in cells if cell.path in self.started)
+        self.rest = whole - sum(self.started.values())
+
+    @staticmethod
+    def _share(cell: Cell, step: int) -> float:
+        return cell.seconds * step / cell.updates
 
     def note(self, cell: Cell, step: int) -> None:
         """A cell has made so many updates."""
-        share = cell.seconds * step / cell.updates
-        self.started.setdefault(cell.path, share)
+        share = self._share(cell, step)
+        self.rest -= share - self.done[cell.path]
         self.done[cell.path] = share
 
     def end(self, cell: Cell) -> None:
         """A cell is over; where it diverged, the rest of it is not to come."""
-        self.rest -= cell.seconds - self.done.setdefault(cell.path, 0.0)
+        self.rest -= cell.seconds - self.done[cell.path]
 
     @property
     def seconds(self) -> float | None:
         """None before there is anything to go by."""
-        skipped = sum(self.started.values())
-        made = sum(self.done.values()) - skipped
+        made = sum(self.done.values()) - sum(self.started.values())
         if made <= 0:
             return None
-        rest = self.rest - skipped - made
-        return max(0.0, rest) * (time.monotonic() - self.begin) / made
+        return max(0.0, self.rest) * (time.monotonic() - self.begin) / made

@@ -82,11 +82,14 @@ class Board:
             highlight=False,
             soft_wrap=True,
         )
+        if self.live is not None:
+            self.live.update(self.render())
 
     def render(self) -> Group:
         """The board as it is."""
         table = Table(box=None, pad_edge=False)
-        for name in ("arm", "seed", "update", "loss", "figure", "rho", "scoring"):
+        metric = next((seen["metric"] for seen in self.seen.values()), "figure")
+        for name in ("arm", "seed", "update", "loss", metric, "rho", "scoring"):
             table.add_column(name, justify="left" if name == "arm" else "right")
         for arm, seen in self.seen.items():
             spent = sum(seen["seconds"].values())
@@ -95,7 +98,7 @@ class Board:
                 str(seen["seed"]),
                 f"{seen['step']}/{seen['planned']}",
                 _figure(seen.get("loss"), ".3f"),
-                _figure(seen.get(seen["metric"]), ".2%" if "acc" in seen["metric"] else ".4f"),
+                _figure(seen.get(metric), ".2%" if "acc" in metric else ".4f"),
                 _figure(seen.get("rho_approx"), ".2f"),
                 _figure(seen["seconds"].get("scoring", 0.0) / spent if spent else None, ".0%"),
             )
