@@ -183,12 +183,12 @@ def overall(verdict: Verdict) -> str:
             f"No measurable gain from selection: leave it off. {best.name} {_won(verdict, best)}, but "
             f"{control.name} {reached(verdict, control)}: what it gains is not due to the choice of samples."
         )
-    if best.time_ratio is None:
-        return "No measurable gain: leave it off."
     among = f", the best of {len(arms)} arms" if len(arms) > 1 else ""
-    if best.time_ratio.below(1):  # by itself, but not as one of several
+    if best.time_ratio is not None and best.time_ratio.below(1):  # by itself, but not of several
         among += f", {_p(max(best.p, best.p_baseline))}"
-    return f"No measurable gain: leave it off. {best.name} {reached(verdict, best)}{among}."
+    bad = " and ".join(arm.name for arm in arms if worse(verdict, arm) and arm is not best)
+    harm = f" Measurably worse than the baseline: {bad}." if bad else ""
+    return f"No measurable gain: leave it off. {best.name} {reached(verdict, best)}{among}.{harm}"
 
 
 def _p(value: float) -> str:
