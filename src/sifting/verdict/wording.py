@@ -114,6 +114,8 @@ def reached(verdict: Verdict, arm: ArmVerdict) -> str:
         return f"reached {target} in {ratio(arm.time_ratio)} of the baseline's time"
     if arm.reached == arm.finished == arm.runs - arm.failed and not arm.failed:
         return f"reached {target} with all of its {arm.runs} seeds"
+    if not arm.reached:
+        return f"did not reach {target} with any of its {arm.runs} seeds"
     return f"reached {target} with {arm.reached} of {arm.runs} seeds"
 
 
@@ -136,8 +138,9 @@ def sentence(verdict: Verdict, arm: ArmVerdict) -> str:
         return f"{arm.name}: cannot be judged, {ended or 'its runs have no figure of merit'}."
     if arm.role == "baseline":
         spread = "" if arm.std is None else f", standard deviation {_spread(verdict, arm.std)}"
+        seeds = f"{arm.finished} seed{'s' * (arm.finished != 1)}"
         time = "" if arm.time is None else f"; {duration(arm.time)} to the target"
-        said = f"{figure(verdict, arm.mean)} at the budget over {arm.finished} seeds{spread}{time}"
+        said = f"{figure(verdict, arm.mean)} at the budget over {seeds}{spread}{time}"
         return f"{arm.name}: {said}{f' ({ended})' if ended else ''}."
     if not judged(arm):
         n = 0 if arm.difference is None else arm.difference.n
