@@ -122,7 +122,7 @@ def _experiment(experiment: Experiment, number: int) -> str:
     if "time" in drawn:
         parts += ["<h3>Learning curves</h3>", _arm_legend(experiment)]
         parts.append(_grid([drawn["time"], drawn["samples"]], at))
-    parts += ["<h3>Cost</h3>", '<div class="grid">', _figure(drawn["clocks"], at), "<div>"]
+    parts += ["<h3>Cost</h3>", '<div class="grid cost">', _figure(drawn["clocks"], at), "<div>"]
     exits = tables.exit_table(experiment)
     if exits.rows:
         parts.append("<h4>Scoring time by exit</h4>")
@@ -150,8 +150,9 @@ def _overall(verdict: Verdict) -> str:
         before, colon, claim = verdict.overall.rpartition(": ")
         claim, bracket, after = claim.partition(" (")
         return f"{_prose(before + colon)}<strong>{_prose(claim)}</strong>{_prose(bracket + after)}"
-    claim, stop, after = verdict.overall.partition(". ")
-    return f"<strong>{_prose(claim + stop.strip())}</strong> {_prose(after)}".rstrip()
+    act = "eave it off."
+    claim, stop, after = verdict.overall.partition(act if act in verdict.overall else ". ")
+    return f"<strong>{_prose(claim + stop.strip())}</strong> {_prose(after.strip())}".rstrip()
 
 
 def _prose(text: str) -> str:
@@ -235,7 +236,7 @@ def _table(table: tables.Table) -> str:
     )
     body = "".join(
         "<tr>"
-        + f'<th scope="row">{escape(row[0])}</th>'
+        + f'<th scope="row">{_dotted(row[0])}</th>'
         + "".join(
             f"<td{_num(n) or _short(cell)}>{escape(cell)}</td>"
             for cell, n in zip(row[1:], numeric[1:], strict=True)
@@ -248,6 +249,11 @@ def _table(table: tables.Table) -> str:
         f"<table><caption><span>{escape(table.caption)}</span></caption><thead><tr>{head}</tr></thead>"
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def _dotted(name: str) -> str:
+    """A name that may be broken after its dots and brackets."""
+    return re.sub(r"([.(/])", r"\1<wbr>", escape(name))
 
 
 def _num(numeric: bool) -> str:

@@ -116,7 +116,7 @@ def collect(folders: Sequence[Path], *, target: float | None = None) -> Material
     experiments = []
     for (recipe, metric, budget), runs in groups.items():
         kept = _one_each([by_path[id(run)] for run in runs], skipped)
-        title = " · ".join(part for part in (recipe, metric, budget) if part)
+        title = " · ".join(part for part in (recipe, metric, _brief(budget)) if part)
         verdict = judge([entry.run for entry in kept], target=target)
         experiments.append(Experiment(title, tuple(kept), verdict))
     if not experiments:
@@ -127,6 +127,12 @@ def collect(folders: Sequence[Path], *, target: float | None = None) -> Material
             f"write them{why}"
         )
     return Material(tuple(experiments), tuple(skipped))
+
+
+def _brief(budget: str) -> str:
+    """A budget for people: three digits of seconds are enough."""
+    amount, _, kind = budget.partition(" ")
+    return f"{float(amount):.3g} {kind}" if kind == "seconds" else budget
 
 
 def _read(path: Path, root: Path, name: str, skipped: list[Skipped]) -> Entry:

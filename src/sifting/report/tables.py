@@ -28,7 +28,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Band:
-    """The mean over seeds of something against something, and its standard deviation."""
+    """The mean over seeds of something against something, and its standard deviation.
+
+    Attributes:
+        x: what had been spent, mean over seeds.
+        mean: of the figure.
+        std: its standard deviation.
+        seeds: how many there are.
+    """
 
     x: Floats
     mean: Floats
@@ -53,28 +60,31 @@ def shown(entries: Sequence[Entry]) -> list[Entry]:
     return done or list(entries)
 
 
-def band(curves: Sequence[tuple[Floats, Floats]]) -> Band | None:
-    """Mean and spread of curves over the range that all of them cover.
+def band(curves: Sequence[tuple[Floats, Floats, Floats]]) -> Band | None:
+    """Mean and spread of curves, at the updates that all of them cover.
+
+    Seeds are averaged update by update, not second by second: one that ran while the machine was
+    busy is as far as the others, only later.
 
     Args:
-        curves: x and y of each seed, x increasing.
+        curves: updates, x and y of each seed, updates increasing.
     """
-    curves = [(x, y) for x, y in curves if len(x)]
+    curves = [curve for curve in curves if len(curve[0])]
     if not curves:
         return None
-    low, high = max(float(x[0]) for x, _ in curves), min(float(x[-1]) for x, _ in curves)
-    grid = np.unique(np.concatenate([x for x, _ in curves]))
-    grid = grid[(grid >= low) & (grid <= high)]
-    if not len(grid):
+    low, high = max(float(c[0][0]) for c in curves), min(float(c[0][-1]) for c in curves)
+    steps = np.unique(np.concatenate([c[0] for c in curves]))
+    steps = steps[(steps >= low) & (steps <= high)]
+    if not len(steps):
         return None
-    y_SX = np.stack([np.interp(grid, x, y) for x, y in curves])
-    std = y_SX.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(grid))
-    return Band(grid, y_SX.mean(axis=0), std, len(curves))
+    x_SP, y_SP = (np.stack([np.interp(steps, c[0], c[i]) for c in curves]) for i in (1, 2))
+    std = y_SP.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
+    return Band(x_SP.mean(axis=0), y_SP.mean(axis=0), std, len(curves))
 
 
 def learning(entries: Sequence[Entry], axis: str) -> Band | None:
     """An arm's figure of merit against what it had spent."""
-    return band([(e.curve.axis(axis), e.curve.figures) for e in shown(entries)])
+    return band([(e.curve.steps, e.curve.axis(axis), e.curve.figures) for e in shown(entries)])
 
 
 def quality(entries: Sequence[Entry], name: str) -> Band | None:
@@ -82,7 +92,7 @@ def quality(entries: Sequence[Entry], name: str) -> Band | None:
     return band([_selection(e, name) for e in shown(entries)])
 
 
-def _selection(entry: Entry, name: str) -> tuple[Floats, Floats]:
+def _selection(entry: Entry, name: str) -> tuple[Floats, Floats, Floats]:
     points = []
     for record in entry.run.metrics:
         measures = record.get("selection")
@@ -90,7 +100,7 @@ def _selection(entry: Entry, name: str) -> tuple[Floats, Floats]:
         if isinstance(value, (int, float)) and abs(value) < 1e9:  # no NaN either
             points.append((float(record.get("step", 0)), float(value)))
     found = np.array(sorted(dict(points).items()), dtype=np.float64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    return found[:, 0], found[:, 0], found[:, 1]
 
 
 def learning_table(experiment: Experiment, axis: str) -> Table:

@@ -210,7 +210,8 @@ def _outcome(verdict: Verdict) -> tuple[str | None, str]:
     if not judged:
         return (arms[0].name if arms else None), "cannot judge"
     alpha = wording.ALPHA
-    best = min(judged, key=lambda arm: (arm.p, arm.p_baseline, _pace(arm), arm.name))
+    sign = 1.0 if verdict.lower_is_better else -1.0
+    best = min(judged, key=lambda arm: (arm.p, arm.p_baseline, *_promise(arm, sign), arm.name))
     if best.p < alpha:
         return best.name, "pays"
     if best.p_baseline < alpha and verdict.control is None:
@@ -219,5 +220,7 @@ def _outcome(verdict: Verdict) -> tuple[str | None, str]:
     return best.name, "harm" if all(worse) else "no gain"
 
 
-def _pace(arm: ArmVerdict) -> float:
-    return float("inf") if arm.time_ratio is None else arm.time_ratio.value
+def _promise(arm: ArmVerdict, sign: float) -> tuple[float, float]:
+    """Which of several arms without a claim did best: the smaller."""
+    pace = float("inf") if arm.time_ratio is None else arm.time_ratio.value
+    return pace, sign * (0.0 if arm.difference is None else arm.difference.value)

@@ -114,6 +114,8 @@ def reached(verdict: Verdict, arm: ArmVerdict) -> str:
         return f"reached {target} in {ratio(arm.time_ratio)} of the baseline's time"
     if arm.reached == arm.finished == arm.runs - arm.failed and not arm.failed:
         return f"reached {target} with all of its {arm.runs} seeds"
+    if not arm.reached:
+        return f"did not reach {target} with any of its {arm.runs} seeds"
     return f"reached {target} with {arm.reached} of {arm.runs} seeds"
 
 
@@ -136,8 +138,9 @@ def sentence(verdict: Verdict, arm: ArmVerdict) -> str:
         return f"{arm.name}: cannot be judged, {ended or 'its runs have no figure of merit'}."
     if arm.role == "baseline":
         spread = "" if arm.std is None else f", standard deviation {_spread(verdict, arm.std)}"
+        seeds = f"{arm.finished} seed{'s' * (arm.finished != 1)}"
         time = "" if arm.time is None else f"; {duration(arm.time)} to the target"
-        said = f"{figure(verdict, arm.mean)} at the budget over {arm.finished} seeds{spread}{time}"
+        said = f"{figure(verdict, arm.mean)} at the budget over {seeds}{spread}{time}"
         return f"{arm.name}: {said}{f' ({ended})' if ended else ''}."
     if not judged(arm):
         n = 0 if arm.difference is None else arm.difference.n
@@ -183,12 +186,12 @@ def overall(verdict: Verdict) -> str:
             f"No measurable gain from selection: leave it off. {best.name} {_won(verdict, best)}, but "
             f"{control.name} {reached(verdict, control)}: what it gains is not due to the choice of samples."
         )
-    if best.time_ratio is None:
-        return "No measurable gain: leave it off."
     among = f", the best of {len(arms)} arms" if len(arms) > 1 else ""
-    if best.time_ratio.below(1):  # by itself, but not as one of several
+    if best.time_ratio is not None and best.time_ratio.below(1):  # by itself, but not of several
         among += f", {_p(max(best.p, best.p_baseline))}"
-    return f"No measurable gain: leave it off. {best.name} {reached(verdict, best)}{among}."
+    bad = " and ".join(arm.name for arm in arms if worse(verdict, arm) and arm is not best)
+    harm = f" Measurably worse than the baseline: {bad}." if bad else ""
+    return f"No measurable gain: leave it off. {best.name} {reached(verdict, best)}{among}.{harm}"
 
 
 def _p(value: float) -> str:
