@@ -84,6 +84,7 @@ def test_the_paper_preset_has_the_size_of_the_small_published_ones(shape: Any, s
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(size, rel=0.01)
 
 
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it has threads
 def test_a_cut_run_resumes_to_the_same_end(data: TextData, tmp_path: Path) -> None:
     config = replace(TINY, arm="sift-mixed", updates=30, workers=1, warmup=0.1)
     train(RECIPE, replace(config, workers=0), tmp_path / "whole", data=data)
