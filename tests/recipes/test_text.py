@@ -38,6 +38,19 @@ def test_no_document_is_on_both_sides(folder: Path) -> None:
     assert np.array_equal(again.dev, data.dev)
 
 
+def test_what_was_read_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "empty.txt").write_text("")
+    (folder / "short.txt").write_text("One sentence alone.")
+    config = replace(TINY, data=str(folder))
+    data = read_text(config, "wordpiece")
+    said = capsys.readouterr().err
+    assert f"31 documents of {len(data.tokens.tokens_T):,} tokens, {len(data.dev)} held out" in said
+    assert ", 1 empty and left out, 1 of one sentence and without a pair" in said
+    assert (
+        "of one sentence" not in read_text(replace(config, vocabulary_size=300), "bpe").describe()
+    )
+
+
 def test_a_vocabulary_of_the_users_own(folder: Path) -> None:
     config = replace(TINY, data=str(folder))
     made = read_text(config, "wordpiece").vocabulary
