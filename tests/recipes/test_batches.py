@@ -11,7 +11,10 @@ from sifting.recipes.batches import TextBatches, uniforms
 from sifting.recipes.pairs import Pairs
 from sifting.recipes.recipe import DataError
 
-pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),
+    pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"),  # that it has threads
+]
 
 
 @pytest.fixture(scope="module")

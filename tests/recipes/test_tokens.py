@@ -180,6 +180,27 @@ def test_an_empty_corpus_is_refused(
             tokenise(corpus, vocabulary, sentences=True, cache=tmp_path)
 
 
+def test_a_full_disk_is_reported_and_nothing_done_is_lost(
+    vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write(tmp_path / "text")
+    save, calls = np.save, []
+
+    def full(file: Any, array: Any) -> None:
+        calls.append(file)
+        if len(calls) > 10:
+            raise OSError(28, "No space left on device")
+        save(file, array)
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(DataError, match=r"No space left on device\. What is done is kept"):
+        tokenise(corpus, vocabulary, sentences=True, cache=tmp_path, shard_megabytes=0.0008)
+    monkeypatch.undo()
+    assert len(list((tmp_path / "tokens").glob("*.part/shard-*"))) == 2
+    resumed = tokenise(corpus, vocabulary, sentences=True, cache=tmp_path, shard_megabytes=0.0008)
+    assert same(resumed, tokenise(corpus, vocabulary, sentences=True, cache=tmp_path / "other"))
+
+
 def test_no_documents_at_all(vocabulary: Vocabulary, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("")
     corpus = read_corpus(str(tmp_path / "a.jsonl"))

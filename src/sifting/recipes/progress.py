@@ -94,4 +94,5 @@ def reading_bar(name: str, *, shown: bool = True) -> Iterator[Callable[[int, int
     try:
         yield progress
     finally:
-        bar.stop()
+        if bar.tasks[0].completed:  # else there was no line to end
+            bar.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -95,6 +96,21 @@ class TextData:
     dev: Numbers
     """Documents held out."""
 
+    def describe(self) -> str:
+        """One line of counts."""
+        counts = self.tokens.report
+        left_out = {
+            "empty and left out": counts["empty_documents"],
+            "of one sentence and without a pair": counts["documents_of_one_sentence"]
+            if self.vocabulary.kind == "wordpiece"
+            else 0,
+        }
+        notes = "".join(f", {count:,} {what}" for what, count in left_out.items() if count)
+        return (
+            f"{counts['documents']:,} documents of {counts['tokens']:,} tokens, "
+            f"{len(self.dev):,} held out{notes}"
+        )
+
 
 def read_text(config: TextConfig, kind: str) -> TextData:
     """Read, tokenise and split a corpus; what was done before is found in the cache.
@@ -120,7 +136,10 @@ def read_text(config: TextConfig, kind: str) -> TextData:
         vocabulary = load_vocabulary(kind, config.vocabulary)
     with reading_bar(f"tokenising {config.data}", shown=place()[0] == 0) as progress:
         tokens = tokenise(corpus, vocabulary, sentences=kind == "wordpiece", progress=progress)
-    return TextData(tokens, vocabulary, *tokens.split(config.dev_share))
+    data = TextData(tokens, vocabulary, *tokens.split(config.dev_share))
+    if place()[0] == 0:
+        print(data.describe(), file=sys.stderr)
+    return data
 
 
 def linear(warmup: float) -> Callable[[torch.optim.Optimizer, int], Schedule]:

@@ -122,10 +122,16 @@ def tokenise(
     with alone(path):
         if not path.exists():
             part = path.with_name(f"{key}.part")
-            part.mkdir(exist_ok=True)
-            _write_shards(corpus, vocabulary, sentences, part, shard_megabytes * 1e6, progress)
-            _join(part, corpus.name)
-            part.rename(path)
+            try:
+                part.mkdir(exist_ok=True)
+                _write_shards(corpus, vocabulary, sentences, part, shard_megabytes * 1e6, progress)
+                _join(part, corpus.name)
+                part.rename(path)
+            except OSError as error:
+                raise DataError(
+                    f"tokenising {corpus.name} into {part} failed: {error}. What is done is kept: make room, "
+                    "and start again, or set SIFT_CACHE to another disk"
+                ) from error
     return open_tokens(path)
 
 

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from text_data import prose
+
+from sifting.recipes import bert, cli
+from sifting.recipes.arms import ARMS
+from sifting.recipes.bert import PRESETS, RECIPE
+from sifting.recipes.pairs import IGNORED, Pairs
+from sifting.recipes.recipe import train
+from sifting.recipes.text import TextData, read_text
+from sifting.runs import RunFolder, read_run
+
+pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
+
+TINY = replace(
+    PRESETS["smoke"],
+    vocabulary_size=200,
+    dev_share=0.3,
+    length=16,
+    batch=4,
+    updates=12,
+    evaluations=3,
+    dev_sequences=16,
+    layers=3,
+    hidden=16,
+    inner=16,
+    audit_every=3,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bert")
+    (folder / "text").mkdir()
+    for i in range(40):
+        (folder / "text" / f"{i}.txt").write_text(prose(i))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> TextData:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SIFT_CACHE", str(folder / "cache"))
+        return read_text(replace(TINY, data=str(folder / "text")), "wordpiece")
+
+
+@pytest.mark.parametrize("arm", [*ARMS, "sift@2", "sift-entropy@3"])
+def test_every_arm_runs_end_to_end_and_makes_the_same_updates(
+    arm: str, data: TextData, tmp_path: Path
+) -> None:
+    assert (
+        train(RECIPE, replace(TINY, arm=arm, warmup=0.0), tmp_path / "run", data=data) == "finished"
+    )
+    run = read_run(tmp_path / "run")
+    assert (run.config["recipe"], run.config["arm"]) == ("bert", arm)
+    assert run.summary is not None
+    assert run.summary["updates"] == 12
+    sifting = run.summary["sifting"]
+    assert sifting["samples_trained"] == 12 * 4
+    assert sifting["candidates_seen"] == 12 * 4 * (1 if arm == "baseline" else 2)
+    final = run.summary["final"]
+    assert set(final) == {"accuracy", "next_accuracy", "dev_loss", "masked_loss"}
+    assert 0 <= final["accuracy"] <= 1
+    assert final["masked_loss"] < final["dev_loss"]
+
+
+def test_nothing_is_selected_in_the_warm_up(data: TextData, tmp_path: Path) -> None:
+    config = replace(TINY, arm="sift", warmup=0.5)
+    train(RECIPE, config, tmp_path / "run", data=data)
+    sifting = read_run(tmp_path / "run").summary["sifting"]  # type: ignore[index]
+    assert (sifting["selections"], sifting["samples_trained"]) == (6, 48)
+    assert sifting["candidates_seen"] == 6 * 4 + 6 * 8
+
+
+def test_the_paper_preset_is_as_published() -> None:
+    config = PRESETS["paper"]
+    assert (config.layers, config.hidden, config.length, config.batch) == (12, 768, 512, 32)
+    assert (config.lr, config.weight_decay, config.lr_warmup) == (1e-4, 0.01, 0.002)
+    assert (config.dropout, config.masked, config.updates) == (0.1, 0.15, 800_000)
+    assert config.warmup * 800_000 == pytest.approx(20_000)
+    assert config.vocabulary == "bert-base-uncased"
+    assert "bookcorpus" in config.data
+    assert "wikipedia" in config.data
+    assert ARMS["sift"].keep == 0.5  # 64 drawn for 32 trained
+    with torch.device("meta"):
+        model = bert.build_model(config, 30522)
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(110e6, rel=0.005)
+    assert model.config.hidden_act == "gelu"
+    optimizer = bert.text_problem(replace(config, device="meta"), model, [], dict).optimizer
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.999)
+
+
+def test_presets_differ_only_in_numbers_and_text() -> None:
+    words = {"data", "vocabulary"}
+    for name in ("small", "smoke"):
+        for field in PRESETS["paper"].__dataclass_fields__:
+            mine, paper = (getattr(PRESETS[n], field) for n in (name, "paper"))
+            number = isinstance(mine, int | float) and not isinstance(mine, bool)
+            assert field in words or number or mine == paper, field
+
+
+def test_the_evaluation_is_the_models_own_loss_on_fixed_masks(data: TextData) -> None:
+    pairs = Pairs(data.tokens, data.dev, data.vocabulary, length=16)
+    model = bert.build_model(TINY, len(data.vocabulary)).eval()
+    figures = bert.evaluate(model, pairs, count=10_000, batch=5)
+    batch = pairs.batch(np.arange(len(pairs)), seed=bert.FIXED)
+    with torch.no_grad():
+        out = model(**batch)
+    assert figures["dev_loss"] == pytest.approx(float(out.loss), rel=1e-5)
+    chosen = batch["labels"] != IGNORED
+    right = out.prediction_logits.argmax(-1)[chosen] == batch["labels"][chosen]
+    assert figures["accuracy"] == pytest.approx(float(right.float().mean()))
+    follows = out.seq_relationship_logits.argmax(-1) == batch["next_sentence_label"]
+    assert figures["next_accuracy"] == pytest.approx(float(follows.float().mean()))
+    assert bert.evaluate(model, pairs, count=10_000, batch=64) == pytest.approx(figures)
+
+
+def test_only_held_out_documents_are_evaluated_and_only_others_trained(data: TextData) -> None:
+    problem = bert.problem(TINY, data)
+    loader: Any = problem.batches(4)
+    assert set(loader.dataset.documents) == set(data.train)
+    assert not set(data.train) & set(data.dev)
+    assert len(loader) == len(loader.dataset) // 4
+
+
+def test_masked_tokens_are_learned(data: TextData, tmp_path: Path) -> None:
+    config = replace(
+        TINY,
+        updates=60,
+        batch=16,
+        layers=2,
+        hidden=32,
+        inner=32,
+        lr=3e-3,
+        init=0.1,
+        dropout=0.0,
+        evaluations=1,
+        dev_sequences=400,
+    )
+    train(RECIPE, config, tmp_path / "run", data=data)
+    dev = Pairs(data.tokens, data.dev, data.vocabulary, length=16)
+    labels = dev.batch(np.arange(len(dev)), seed=bert.FIXED)["labels"]
+    labels = labels[labels != IGNORED]
+    majority = float(labels.bincount().max()) / len(labels)
+    final = read_run(tmp_path / "run").summary["final"]  # type: ignore[index]
+    assert final["accuracy"] > majority + 0.05
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it has threads
+def test_a_killed_run_is_resumed_to_the_same_weights(data: TextData, tmp_path: Path) -> None:
+    config = replace(TINY, arm="default", warmup=0.1, updates=30, evaluations=10)
+    run = tmp_path / "run"
+
+    def first() -> None:
+        train(RECIPE, config, run, data=data, watch=lambda record: time.sleep(0.05))
+
+    process = multiprocessing.get_context("fork").Process(target=first)
+    process.start()
+    deadline = time.monotonic() + 60
+    while (RunFolder(run).latest() or 0) < 6 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.kill()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, "it ended before it could be killed"
+    assert 6 <= (RunFolder(run).latest() or 0) < 30
+    assert train(RECIPE, config, run, data=data, resume=True) == "finished"
+    assert train(RECIPE, config, tmp_path / "whole", data=data) == "finished"
+    ends = [RunFolder(tmp_path / name).load(30)["model"] for name in ("whole", "run")]
+    for name, value in ends[0].items():
+        assert torch.equal(value, ends[1][name]), name
+    logs = [
+        [
+            {k: v for k, v in line.items() if k not in ("seconds", "load")}
+            for line in read_run(tmp_path / name).metrics
+        ]
+        for name in ("whole", "run")
+    ]
+    assert logs[0] == logs[1]
+
+
+def test_the_command_runs_and_complains(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SIFT_CACHE", str(tmp_path / "cache"))
+    small = ["--updates", "4", "--evaluations", "1", "--layers", "2", "--dev-sequences", "8"]
+    options = ["--data", "python", "--megabytes", "0.1", *small]
+    assert cli.main(["bert", "smoke", *options, "--out", str(tmp_path / "run")]) == 0
+    assert "finished after 4 updates" in capsys.readouterr().out
+    missing = ["--data", str(tmp_path / "no"), "--out", str(tmp_path / "x")]
+    assert cli.main(["bert", "smoke", *missing]) == 2
+    assert "is no file or folder here" in capsys.readouterr().err
+    one = folder / "text" / "0.txt"
+    assert cli.main(["bert", "smoke", "--data", str(one), "--out", str(tmp_path / "y")]) == 2
+    assert "of 1 documents" in capsys.readouterr().err
