@@ -84,18 +84,12 @@ def test_ranks_share_every_batch(pairs: Pairs) -> None:
     assert equal(whole, joined)
 
 
-def test_an_epoch_has_every_example_once(pairs: Pairs) -> None:
-    class Bare:
-        def __len__(self) -> int:
-            return len(pairs)
-
-        def batch(self, indices_B: Any, *, seed: int) -> dict[str, torch.Tensor]:
-            return {"input_ids": torch.tensor(indices_B)}
-
-    loader = TextBatches(Bare(), 4, seed=0)
-    seen = torch.cat([b["input_ids"] for b in loader]).tolist()
+def test_an_epoch_has_every_example_once_and_says_which(pairs: Pairs) -> None:
+    loader = TextBatches(pairs, 4, seed=0)
+    seen = torch.cat([b["index"] for b in loader]).tolist()
     assert len(loader) == len(pairs) // 4
     assert len(set(seen)) == len(seen) == len(loader) * 4
+    assert set(seen) <= set(range(len(pairs)))
 
 
 def test_uniforms_are_uniform_and_independent() -> None:

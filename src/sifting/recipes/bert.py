@@ -117,7 +117,7 @@ def evaluate(model: nn.Module, pairs: Pairs, *, count: int, batch: int) -> dict[
     with torch.no_grad():
         for start in range(0, len(indices), batch):
             made = pairs.batch(indices[start : start + batch], seed=FIXED)
-            made = {name: value.to(device) for name, value in made.items()}
+            made = {k: v.to(device) for k, v in made.items() if k != "index"}
             labels_BL, next_B = made.pop("labels"), made.pop("next_sentence_label")
             hidden_BLH, pooled_BH = trunk(**made, return_dict=False)[:2]
             chosen_BL = labels_BL != IGNORED

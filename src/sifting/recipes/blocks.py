@@ -57,6 +57,7 @@ class Blocks:
         return out_L
 
     def batch(self, indices_B: Numbers, *, seed: int) -> dict[str, Tensor]:
-        """Blocks as causal models take them: the labels are the tokens, which the model shifts."""
+        """Blocks as causal models take them, which shift the labels, and their numbers as "index"."""
         ids_BL = torch.from_numpy(np.stack([self.block(int(index)) for index in indices_B]))
-        return {"input_ids": ids_BL, "labels": ids_BL.clone()}
+        index_B = torch.from_numpy(np.array(indices_B))
+        return {"input_ids": ids_BL, "labels": ids_BL.clone(), "index": index_B}

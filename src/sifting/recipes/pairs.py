@@ -141,7 +141,10 @@ class Pairs:
         return pieces
 
     def batch(self, indices_B: Numbers, *, seed: int) -> dict[str, Tensor]:
-        """Pairs as `BertForPreTraining` takes them; the second label is 1 for a random next."""
+        """Pairs as `BertForPreTraining` takes them, and their numbers as "index".
+
+        The second label is 1 for a random next.
+        """
         size, length = len(indices_B), self.length
         ids_BL = np.full((size, length), self.pad, dtype=np.int64)
         types_BL = np.zeros((size, length), dtype=np.int64)
@@ -167,6 +170,7 @@ class Pairs:
             "attention_mask": attended_BL,
             "labels": labels_BL,
             "next_sentence_label": next_B,
+            "index": np.array(indices_B),
         }
         return {name: torch.from_numpy(value) for name, value in arrays.items()}
 

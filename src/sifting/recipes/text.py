@@ -189,7 +189,7 @@ def text_problem(
     rank, world = place()
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-        on_device = {name: value.to(config.device) for name, value in batch.items()}
+        on_device = {k: v.to(config.device) for k, v in batch.items() if k != "index"}
         value: Tensor = model(**on_device).loss
         return value
 
@@ -204,4 +204,6 @@ def text_problem(
         schedule=linear(config.lr_warmup),
         batch=config.batch,
         exit=1,
+        sifter={"ids": "index"},
+        samples=len(train),
     )
