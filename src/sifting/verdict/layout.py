@@ -82,4 +82,6 @@ def escape(text: str) -> str:
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for sign in "\\`*[]|":
         text = text.replace(sign, f"\\{sign}")
-    return re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text)  # inside a word it is only an underscore
+    return re.sub(
+        r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text
+    )  # inside a word it is only an underscore
