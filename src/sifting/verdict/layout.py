@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from sifting.verdict.intervals import Estimate
@@ -75,10 +76,12 @@ def markdown(verdict: Verdict) -> str:
 def escape(text: str) -> str:
     """Text that Markdown shows as it is.
 
-    >>> escape("a|b <script>")
-    'a\\\\|b &lt;script&gt;'
+    >>> print(escape("a|b <script> _c_d"))
+    a\\|b &lt;script&gt; \\_c_d
     """
     text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    for sign in "\\`*_[]|":
+    for sign in "\\`*[]|":
         text = text.replace(sign, f"\\{sign}")
-    return text
+    return re.sub(
+        r"(?<![^\W_])_|_(?![^\W_])", r"\\_", text
+    )  # inside a word it is only an underscore
