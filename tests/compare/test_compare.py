@@ -120,6 +120,18 @@ def test_one_after_the_other_ends_like_in_turns(tmp_path: Path) -> None:
         assert same(tmp_path / "turns" / arm / "seed-0", tmp_path / "rows" / arm / "seed-0")
 
 
+def one_cycle(updates: int) -> list[float]:
+    """The learning rate after each update of a run of so many."""
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=updates)
+    rates = [schedule.get_last_lr()[0]]
+    for _ in range(updates):
+        optimizer.step()
+        schedule.step()
+        rates += schedule.get_last_lr()
+    return rates
+
+
 def test_a_time_budget_is_spent_by_every_arm_and_its_schedule_ends_with_it(tmp_path: Path) -> None:
     options = ["--arms", "sift-last", "--seeds", "0", "--warmup", "0.1"]
     assert run(tmp_path, *options, budget="baseline:60u") == 0
@@ -131,7 +143,10 @@ def test_a_time_budget_is_spent_by_every_arm_and_its_schedule_ends_with_it(tmp_p
         cell = read_run(tmp_path / arm / "seed-0")
         assert cell.summary["updates"] == row["updates"]
         train_lines = [line for line in cell.metrics if line["kind"] == "train"]
-        assert train_lines[-1]["lr"] < 1e-4  # the schedule ends with the budget
+        # the schedule ends with the budget
+        assert [train_lines[0]["lr"], train_lines[-1]["lr"]] == pytest.approx(
+            [one_cycle(row["updates"])[train_lines[0]["step"]], one_cycle(row["updates"])[-1]]
+        )
         spent = sum(cell.metrics[-1]["reference"].values())
         assert spent == pytest.approx(row["seconds"], rel=1e-3)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sifting.compare.budget import Work, parse_budget
-from sifting.compare.calibration import Calibration, Reading, _tables
+from sifting.compare.calibration import Calibration, Reading, _doubt, _tables
 from sifting.compare.record import Record, make_record, read_record
 from sifting.recipes.recipe import Common
 from sifting.runs import RunError
@@ -32,6 +32,7 @@ def found(*arms: str, slower: float = 1.0) -> Calibration:
         rounds=30,
         evaluation=1.0,
         load=(0.1, 0.2),
+        doubt=dict.fromkeys(arms, 0.01),
     )
 
 
@@ -118,3 +119,15 @@ def test_the_same_work_has_one_price_and_other_work_its_own() -> None:
     assert tables["sift"]["scoring"] == 7.0
     assert (tables["baseline"]["scoring"], tables["sift"]["auditing"]) == (0.0, 0.0)
     assert [tables[arm]["data"] for arm in tables] == [32.0, 64.0, 64.0]
+
+
+def test_noise_that_is_left_in_a_table_is_told() -> None:
+    def reading(scoring: list[float], keep: float) -> Reading:
+        times: dict[str, Any] = {name: [1.0, 1.0] for name in ("forward", "backward", "optimizer")}
+        times.update(scoring=scoring, auditing=[], data=[0.0, 0.0])
+        return Reading(times, Work(Schedule(keep), round(32 / keep)), 32, "same")
+
+    readings = {"baseline": reading([], 1.0), "sure": reading([1.0, 1.0], 0.5)}
+    assert _doubt(readings) == {"baseline": 0.0, "sure": 0.0}
+    # 4 or 6 seconds an update beside the baseline's 3
+    assert _doubt({**readings, "unsure": reading([1.0, 3.0], 0.5)})["unsure"] == pytest.approx(0.2)

@@ -22,7 +22,8 @@ from sifting.runs import RunError, RunFolder
 OPERATIONS = ("data", "scoring", "auditing", "forward", "backward", "optimizer")
 SAME = ("forward", "backward", "optimizer")  # the same work in every arm that trains as many
 FIRST = 3  # rounds left out, in which caches and allocators fill
-FEWEST, MOST, LIMIT = 8, 30, 60.0  # rounds, and seconds after which the fewest will do
+FEWEST, MOST, LIMIT = 8, 60, 60.0  # rounds, and seconds after which the fewest will do
+SPAN = 200  # updates whose time is compared to see how much noise is left
 FAR = 10_000  # planned updates of a trial: its learning rate stays where the schedule starts
 
 
@@ -38,6 +39,8 @@ class Calibration:
         rounds: measured.
         evaluation: seconds of one evaluation.
         load: the machine's, before and after.
+        doubt: of each arm, how far its time over the baseline's differs between every
+            other round and the rest, as a share of it: the noise that is left in the table.
     """
 
     tables: dict[str, dict[str, float]]
@@ -47,6 +50,7 @@ class Calibration:
     rounds: int
     evaluation: float
     load: tuple[float | None, float | None]
+    doubt: dict[str, float]
 
 
 class Trial:
@@ -166,6 +170,7 @@ def calibrate(
         rounds=min(len(reading.times["forward"]) for reading in readings.values()),
         evaluation=evaluation,
         load=(before, _load()),
+        doubt=_doubt(readings),
     )
 
 
@@ -216,6 +221,22 @@ def _tables(readings: Mapping[str, Reading]) -> dict[str, dict[str, float]]:
             name: statistics.median(found) if found else 0.0 for name, found in times.items()
         }
     return tables
+
+
+def _doubt(readings: Mapping[str, Reading]) -> dict[str, float]:
+    """How far two tables, each from every other round, differ in an arm's time over the first's."""
+    ratios: list[dict[str, float]] = []
+    for half in (0, 1):
+        part = {
+            arm: replace(reading, times={k: v[half::2] for k, v in reading.times.items()})
+            for arm, reading in readings.items()
+        }
+        spent = {
+            arm: readings[arm].work.seconds(table, SPAN) for arm, table in _tables(part).items()
+        }
+        ratios.append({arm: value / next(iter(spent.values())) for arm, value in spent.items()})
+    one, other = ratios
+    return {arm: abs(one[arm] - other[arm]) / (one[arm] + other[arm]) for arm in readings}
 
 
 def _pools(reading: Reading) -> list[tuple[str, object]]:

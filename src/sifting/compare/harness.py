@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from rich.console import Console
 from sifting.compare.budget import parse_budget
 from sifting.compare.calibration import calibrate
 from sifting.compare.cells import Cell, run_cells
-from sifting.compare.record import Record, make_record, read_record, with_evaluations
+from sifting.compare.record import NAME, Record, make_record, read_record, with_evaluations
 from sifting.compare.target import Target, parse_settings
 from sifting.compare.watch import Board, plan_table
 from sifting.recipes.arms import find_arm
@@ -20,6 +21,7 @@ from sifting.runs import RunError, read_run, write_json
 from sifting.verdict import Verdict, judge
 
 BASELINE, CONTROL = "baseline", "random"
+DOUBT = 0.02  # noise in an arm's time over the baseline's from which a user is told
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,16 @@ def prepare(plan: Plan, console: Console) -> Record:
         old=old,
     )
     record.write(plan.out)
+    worst = max(record.calibrations[-1]["doubt"].values())
+    if worst > DOUBT:
+        load = record.calibrations[-1]["load"][1]
+        console.print(
+            f"the table is uncertain by {worst:.0%} (load {load} on {os.cpu_count()} cores), and so are time "
+            f"budgets: for a better one, delete {plan.out / NAME} and start when the machine is quieter",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     return record
 
 

@@ -186,6 +186,7 @@ def make_record(
         "arms": list(tables),
         "rounds": found.rounds,
         "load": list(found.load),
+        "doubt": {arm: found.doubt[arm] for arm in tables},
         "scale": scale,
     }
     return Record(
