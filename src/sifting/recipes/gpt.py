@@ -9,7 +9,7 @@ kept where they have a meaning here, so that the two can be compared.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -90,7 +90,6 @@ def build_model(config: Config, vocabulary: int, end: int) -> nn.Module:
         "bos_token_id": end,
         "eos_token_id": end,
         "initializer_range": config.init,
-        "loss_type": "ForCausalLM",  # which GPT-2 cannot tell from the name of its class
     }
     if config.shape == "llama":
         from transformers import LlamaConfig, LlamaForCausalLM
@@ -112,7 +111,7 @@ def build_model(config: Config, vocabulary: int, end: int) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     gpt2: Any = GPT2LMHeadModel
-    model: nn.Module = gpt2(
+    model: Any = gpt2(
         GPT2Config(
             n_positions=config.length,
             n_embd=config.hidden,
@@ -125,7 +124,8 @@ def build_model(config: Config, vocabulary: int, end: int) -> nn.Module:
             **common,
         )
     )
-    return model
+    model.loss_type = "ForCausalLM"  # which it cannot tell from the name of its class
+    return cast(nn.Module, model)
 
 
 def evaluate(model: nn.Module, blocks: Blocks, *, count: int, batch: int) -> dict[str, float]:
