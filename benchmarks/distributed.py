@@ -36,6 +36,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from transformers import BertConfig, BertForMaskedLM
 
 from sifting import Sifter, __version__
+from sifting.runs import write_json
 
 RESULTS = Path(__file__).parent / "results"
 VOCABULARY = 4000
@@ -177,16 +178,6 @@ def report(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, list[fl
     return ratios
 
 
-def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """A reader finds the old file or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, suffix=".tmp") as file:
-        json.dump(content, file, indent=1, ensure_ascii=False)
-        file.write("\n")
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -215,7 +206,7 @@ def main() -> int:
         )
         found = json.loads(out.read_text())
     ratios = report(args, found)
-    write_atomically(
+    write_json(
         args.json,
         {
             "command": " ".join(["python", "benchmarks/distributed.py", *sys.argv[1:]]),

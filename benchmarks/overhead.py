@@ -26,7 +26,6 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,6 +39,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForPreTraining
 
 from sifting import Sifter, __version__, cost
+from sifting.runs import write_json
 
 EXITS = (1, 2, 3, 6, 12)
 RESULTS = Path(__file__).parent / "results"
@@ -86,10 +86,22 @@ def make_optimizer(model: BertForPreTraining) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
 
 
-def update(model: BertForPreTraining, optimizer: torch.optim.Optimizer, batch: Batch) -> None:
-    model(**batch).loss.backward()
+def update(
+    model: BertForPreTraining, optimizer: torch.optim.Optimizer, batch: Batch
+) -> dict[str, float]:
+    """One training step; gives the seconds of its parts."""
+    begin = time.perf_counter()
+    loss = model(**batch).loss
+    forward = time.perf_counter()
+    loss.backward()
+    backward = time.perf_counter()
     optimizer.step()
     optimizer.zero_grad()
+    return {
+        "forward": forward - begin,
+        "backward": backward - forward,
+        "optimizer": time.perf_counter() - backward,
+    }
 
 
 def plain_scores(score: str, logits_BTC: Tensor, nsp_BC: Tensor, batch: Batch) -> Tensor:
@@ -161,7 +173,10 @@ def time_all(args: argparse.Namespace) -> dict[str, Any]:
     if difference > 1e-3:
         raise SystemExit(f"the three ways disagree by {difference:.2g}: their times mean nothing")
 
-    cases: dict[str, Callable[[], object]] = {"update": lambda: update(model, optimizer, kept)}
+    parts: list[dict[str, float]] = []
+    cases: dict[str, Callable[[], object]] = {
+        "update": lambda: parts.append(update(model, optimizer, kept))
+    }
     for exit in EXITS:
         cases[f"sifter-{exit}"] = lambda exit=exit: sifters[exit].select(candidates)
         cases[f"everywhere-{exit}"] = lambda exit=exit: head_everywhere(
@@ -170,6 +185,7 @@ def time_all(args: argparse.Namespace) -> dict[str, Any]:
     cases["naive"] = lambda: naive(model, candidates, args.score, 1)
     for name in ("update", *(f"sifter-{exit}" for exit in EXITS)):
         cases[name]()  # the plan is made, the libraries are warm
+    parts.clear()
     rounds: Rounds = []
     order = random.Random(0)
     for round in range(args.rounds):
@@ -183,7 +199,13 @@ def time_all(args: argparse.Namespace) -> dict[str, Any]:
         rounds.append(found)
         print(f"round {round + 1} of {args.rounds}", file=sys.stderr, flush=True)
     labelled = float((candidates["labels"] != -100).float().mean())
-    return {"rounds": rounds, "labelled": labelled, "scores_differ_by": difference}
+    split = {name: statistics.median(part[name] for part in parts) for name in parts[0]}
+    return {
+        "rounds": rounds,
+        "update": split,
+        "labelled": labelled,
+        "scores_differ_by": difference,
+    }
 
 
 def seconds_of(rounds: Rounds, name: str) -> list[float]:
@@ -333,22 +355,13 @@ def report(args: argparse.Namespace, timed: dict[str, Any], memory: Any) -> dict
         print(f"{'PASS' if passed else 'MISS'}  {name}: {got}")
     return {
         "rows": rows,
+        "update": timed["update"],
         "rounds": rounds,
         "labelled": labelled,
         "scores_differ_by": timed["scores_differ_by"],
         "peak_growth_bytes": memory,
         "checks": {name: {"pass": ok, "got": got} for name, (ok, got) in checks.items()},
     }
-
-
-def write_atomically(path: Path, content: dict[str, Any]) -> None:
-    """A reader finds the old file or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, suffix=".tmp") as file:
-        json.dump(content, file, indent=1, ensure_ascii=False)
-        file.write("\n")
-    os.chmod(file.name, 0o644)
-    os.replace(file.name, path)
 
 
 def processor() -> str:
@@ -384,7 +397,7 @@ def main() -> int:
     can_measure = not args.no_memory and Path("/proc/self/clear_refs").exists()
     found = report(args, timed, memory_all(args) if can_measure else None)
     path = args.json or RESULTS / f"overhead-{args.score}-{args.length}.json"
-    write_atomically(
+    write_json(
         path,
         {
             "command": " ".join(["python", "benchmarks/overhead.py", *sys.argv[1:]]),

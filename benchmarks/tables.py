@@ -50,6 +50,34 @@ def overhead() -> str:
     return "\n".join([*lines, "", made])
 
 
+def sampling() -> str:
+    """The paper's table of sampling time, with forward and backward for comparison."""
+    result = read("overhead-loss-128.json")
+    timed = result["update"]
+    both = timed["forward"] + timed["backward"]
+    lines = [
+        [
+            str(row["exit"]),
+            f"{row['seconds']:.2f}",
+            f"{row['seconds'] / both:.3f}",
+            f"{row['flops']:.3f}",
+            f"{row['sifter'] / row['flops']:.2f}",
+            f"{row['paper_512']:.3f}",
+        ]
+        for row in result["rows"]
+    ]
+    lines += [[name, f"{seconds:.2f}", "", "", "", ""] for name, seconds in timed.items()]
+    columns = [
+        "exit",
+        "seconds",
+        "÷ (forward + backward)",
+        "FLOP ratio to an update",
+        "measured ÷ FLOP ratio",
+        "paper, ÷ (forward + backward)",
+    ]
+    return f"{rows(columns, lines)}\n\nMade by `{result['command']}`."
+
+
 def rows(columns: list[str], lines: list[list[str]]) -> str:
     """A Markdown table."""
     return "\n".join(
@@ -131,7 +159,8 @@ def costs(name: str) -> str:
 
 
 KINDS: dict[str, Callable[..., str]] = {
-    make.__name__: make for make in (overhead, verdict, sentences, quality, recalibration, costs)
+    make.__name__: make
+    for make in (overhead, sampling, verdict, sentences, quality, recalibration, costs)
 }
 MARKER = re.compile(
     r"(?P<start><!-- (?P<what>[\w -]+): benchmarks/tables.py -->)\n.*?(?P<end><!-- end of (?P=what) -->)",
