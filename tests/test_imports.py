@@ -22,6 +22,7 @@ ORDER = [
     "selection",
     "schedules",
     "cost",
+    "signals",
     "streams",
     "wrappers",
     "ranks",

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from sifting.problem import Pace, Task
 from sifting.ranks import Ranks
 from sifting.runs import RunError, RunFolder
 from sifting.sifter import NotFinite, Sifter
+from sifting.signals import listening
 from sifting.streams import load_streams, save_streams
 from sifting.wrappers import data_parallel, in_use
 
@@ -93,10 +92,17 @@ class Engine:
         self.losses = [] if state["losses"] is None else list(state["losses"])
         if len(parts) == world:
             load_streams(parts[rank]["streams"])
+            own = parts[rank].get("buffers", {})
+            for name, buffer in unwrap(self.task.model).named_buffers():
+                if name in own:
+                    buffer.copy_(own[name])
 
     def save(self) -> Path:
         """Write a checkpoint of everything a resumed run needs; all ranks take part."""
         own = {"sifter": self.sifter.state_dict(), "streams": save_streams()}
+        if self.ranks is not None:  # BatchNorm's are each rank's own until DDP's next forward
+            buffers = unwrap(self.task.model).named_buffers()
+            own["buffers"] = {name: buffer.cpu() for name, buffer in buffers}
         parts = [own] if self.ranks is None else self.ranks.gather(own)
         path = self.folder.checkpoint_path(self.update)
         if self.leads:
@@ -122,7 +128,7 @@ class Engine:
 
     def run(self) -> str:
         """Train until the budget is spent or a signal comes; returns the run's status."""
-        with self.signals():
+        with listening(self.ask):
             while not self.done and self.stopped_by is None:
                 self.advance(self.pace.updates)
         return self.finish()
@@ -322,25 +328,6 @@ class Engine:
             "sifting": dict(self.sifter.stats()),
         }
         self.folder.finish(status, {**summary, **more})
-
-    @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run after the update under way; a second one at once."""
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            if self._asked is not None:
-                raise KeyboardInterrupt
-            self.ask(signal.Signals(number).name)
-
-        try:
-            before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not in the main thread, where signals do not arrive anyway
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def charged(

@@ -17,7 +17,7 @@ from sifting.compare.target import Target, seed_all
 from sifting.engine import Diverged, Engine
 from sifting.problem import Problem
 from sifting.recipes.recipe import Common, assemble
-from sifting.runs import RunError, RunFolder
+from sifting.runs import RunError
 
 OPERATIONS = ("data", "scoring", "auditing", "forward", "backward", "optimizer")
 SAME = ("forward", "backward", "optimizer")  # the same work in every arm that trains as many
@@ -59,7 +59,6 @@ class Trial:
     def __init__(self, target: Target, config: Common, folder: Path) -> None:
         self.config = config
         config = replace(config, evaluations=1)
-        RunFolder.check(folder)
         seed_all(config.seed)
         self.problem: Problem = target.problem(config)
         self.engine: Engine = assemble(

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from sifting.compare.target import Target, seed_all
 from sifting.engine import Diverged, Engine
 from sifting.recipes.recipe import Common, assemble
 from sifting.runs import RunError, RunFolder, read_run, write_json
+from sifting.signals import listening
 from sifting.streams import load_streams, save_streams
 
 TURN = 3.0  # seconds that an arm trains before it is another one's turn, where no block is given
@@ -66,8 +64,6 @@ class Turn:
     def __init__(self, target: Target, cell: Cell) -> None:
         self.cell = cell
         resume = cell.status != "new"
-        if not resume:
-            RunFolder.check(cell.path)
         seed_all(cell.config.seed)
         problem = target.problem(cell.config)
         self.metric = problem.metric
@@ -142,7 +138,8 @@ def run_cells(
     Returns:
         Name of the signal that stopped it, None where all cells are over.
     """
-    with _listening() as stop:
+    stop = Stop()
+    with listening(stop.ask):
         for group in groups:
             turns: list[Turn] = []
             for cell in group:
@@ -196,27 +193,11 @@ class Stop:
     engine: Engine | None = None
     reason: str | None = None
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self.reason is not None:
-            raise KeyboardInterrupt
-        self.reason = signal.Signals(number).name
+    def ask(self, reason: str) -> None:
+        """Stop after the update under way."""
+        self.reason = reason
         if self.engine is not None:
-            self.engine.ask(self.reason)
-
-
-@contextmanager
-def _listening() -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM end the update under way, and save all; a second one stops at once."""
-    stop = Stop()
-    try:
-        before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread, where signals do not arrive anyway
-        before = {}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            self.engine.ask(reason)
 
 
 class TimeLeft:

@@ -19,7 +19,7 @@ from torch import nn
 
 from sifting.problem import Problem
 from sifting.recipes.pairs import IGNORED, Pairs
-from sifting.recipes.recipe import Recipe
+from sifting.recipes.recipe import Recipe, update_size
 from sifting.recipes.text import SIMPLE_WIKIPEDIA, TextConfig, TextData, read_text, text_problem
 
 FIXED = 20_24  # seed of the pairs and masks that are evaluated, the same in all runs
@@ -157,7 +157,7 @@ def problem(config: Config, data: TextData) -> Problem:
 def updates(config: Config, data: TextData) -> int:
     """Updates of one pass by the baseline."""
     pairs = Pairs(data.tokens, data.train, data.vocabulary, length=config.length)
-    return max(1, len(pairs) // config.batch)
+    return max(1, len(pairs) // update_size(config))
 
 
 RECIPE: Recipe[Config, TextData] = Recipe(

@@ -18,7 +18,7 @@ from torch import nn
 
 from sifting.problem import Problem
 from sifting.recipes.blocks import Blocks
-from sifting.recipes.recipe import Recipe
+from sifting.recipes.recipe import Recipe, update_size
 from sifting.recipes.text import SIMPLE_WIKIPEDIA, TextConfig, TextData, read_text, text_problem
 
 
@@ -167,5 +167,7 @@ RECIPE: Recipe[Config, TextData] = Recipe(
     presets=PRESETS,
     read=lambda config: read_text(config, "bpe"),
     problem=problem,
-    updates=lambda config, data: max(1, len(blocks(config, data, data.train)) // config.batch),
+    updates=lambda config, data: max(
+        1, len(blocks(config, data, data.train)) // update_size(config)
+    ),
 )

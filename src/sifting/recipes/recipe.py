@@ -98,6 +98,11 @@ def place() -> tuple[int, int]:
     return (dist.get_rank(), dist.get_world_size()) if in_use() else (0, 1)
 
 
+def update_size(config: Common) -> int:
+    """Samples that one update is made of, on all ranks together."""
+    return config.batch * config.accumulate * place()[1]
+
+
 def settings(recipe: str, config: Common, problem: Problem, sifter: Sifter) -> dict[str, Any]:
     """What `config.json` of a run holds: plain values, and what a report has to know."""
     own: dict[str, Any] = json.loads(json.dumps(asdict(config)))
@@ -166,6 +171,8 @@ def assemble(
         reference: see `Engine`.
     """
     rank, world = place()
+    if not resume:
+        _check_new(out)
     if world > 1:
         where = next(problem.model.parameters()).device
         gpu = [where.index] if where.type == "cuda" else None
@@ -210,6 +217,12 @@ def assemble(
     return engine
 
 
+def _check_new(out: Path) -> None:
+    """Raise unless a new run can be written; the rank that writes asks."""
+    if place()[0] == 0:
+        RunFolder.check(out)
+
+
 def train(
     recipe: Recipe[C, D],
     config: C,
@@ -221,7 +234,7 @@ def train(
 ) -> str:
     """Run one arm, or go on with it; returns the status its folder ends with."""
     if not resume:
-        RunFolder.check(out)  # before the data is read, which may take long
+        _check_new(out)  # before the data is read, which may take long
     elif read_run(out).status == "finished":
         return "finished"
     if data is None:
@@ -270,6 +283,11 @@ def main(recipe: Recipe[C, D], argv: Sequence[str] | None = None) -> int:
     except (RunError, Diverged, ValueError) as error:
         print(f"{label}: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(
+            f"{label}: stopped at once; --resume goes on from the last checkpoint", file=sys.stderr
+        )
+        return 130
     run = read_run(command.out)
     assert run.summary is not None
     print(f"{status} after {run.summary['updates']} updates: {run.summary['final']}; {command.out}")

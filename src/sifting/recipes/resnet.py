@@ -21,7 +21,7 @@ from sifting.additive import AdditiveExit
 from sifting.problem import Problem
 from sifting.recipes.picture_batches import PictureBatches, plain_batches
 from sifting.recipes.pictures import EncodedPictures, PictureSplit, Statistics, read_pictures
-from sifting.recipes.recipe import Common, Recipe, place
+from sifting.recipes.recipe import Common, Recipe, place, update_size
 from sifting.streams import Streams
 
 Data = tuple[PictureSplit, PictureSplit]
@@ -228,5 +228,5 @@ RECIPE: Recipe[Config, Data] = Recipe(
     presets=PRESETS,
     read=read,
     problem=problem,
-    updates=lambda config, data: config.epochs * (len(data[0]) // (config.batch * place()[1])),
+    updates=lambda config, data: config.epochs * (len(data[0]) // update_size(config)),
 )
