@@ -15,16 +15,15 @@ def test_a_short_demo_trains_all_arms_judges_them_and_writes_a_report(
     monkeypatch.setattr(demo, "STEPS", 300)
     monkeypatch.setattr(demo, "ARMS", ("sift",))
     monkeypatch.setattr(demo, "RUNS", 10)
-    out, results = tmp_path / "out", tmp_path / "demo.json"
-    options = ["--seeds", "2", "--updates", "30", "--out", str(out), "--json", str(results)]
+    out = tmp_path / "out"
+    options = ["--seeds", "2", "--updates", "30", "--out", str(out)]
     assert demo.main(options) == 0
     shown = capsys.readouterr().out
     runs = [read_run(path.parent) for path in out.glob("runs/*/*/run.json")]
     assert sorted({run.config["arm"] for run in runs}) == sorted(["baseline", "random", *demo.ARMS])
     assert all(run.status == "finished" and run.summary["updates"] == 30 for run in runs)
-    content = json.loads(results.read_text())
-    assert content["overall"] in shown.replace("\n", " ")
-    assert content["command"] == "sift demo --seeds 2 --updates 30"
+    verdict = json.loads((out / "runs" / "verdict.json").read_text())
+    assert verdict["overall"] in shown.replace("\n", " ")
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Greedy SGD against SGD" in page
     assert "data:image/svg+xml;base64," in page

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -20,6 +21,23 @@ def test_tables_are_those_of_the_results() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_what_is_claimed_has_its_controls() -> None:
+    for name in (
+        "demo",
+        "vision-updates",
+        "vision-time",
+        "vision-repeated",
+        "text-updates",
+        "text-time",
+    ):
+        result = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+        arms = {arm["name"]: arm for arm in result["verdict"]["arms"]}
+        assert {"baseline", "random"} <= set(arms)
+        assert min(arm["finished"] for arm in arms.values()) >= 3
+        pages = [ROOT / "README.md", *(ROOT / "docs" / "results").glob("*.md")]
+        assert any(f"<!-- verdict {name}:" in page.read_text(encoding="utf-8") for page in pages)
+
+
 def test_every_make_target_named_is_there_and_every_link_leads_somewhere() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -27,7 +45,7 @@ def test_every_make_target_named_is_there_and_every_link_leads_somewhere() -> No
     assert targets == {"demo", "test"}
     for target in targets:
         assert re.search(rf"^{target}:", makefile, flags=re.M)
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
         for link in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             if not link.startswith("http"):
                 assert (page.parent / link).exists(), f"{page.name} links to {link}"

@@ -26,7 +26,7 @@ from sifting.compare.target import FunctionTarget, Own
 from sifting.meter import SiftingWarning
 from sifting.problem import Problem
 from sifting.report import Extra, collect, write_html
-from sifting.runs import RunError, write_json
+from sifting.runs import RunError
 from sifting.theory import LeastSquares, simulate
 from sifting.theory.plots import plot_simulation
 
@@ -131,19 +131,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--updates", type=int, default=600, help="updates of each run (default: 600)"
     )
     parser.add_argument("--out", type=Path, help="folder for the runs (default: a temporary one)")
-    parser.add_argument("--json", type=Path, help="also write the verdict to this file")
     args = parser.parse_args(argv)
     if args.seeds < 2 or args.updates < 20:
         parser.error(f"--seeds {args.seeds} --updates {args.updates}: give at least 2 and 20")
     out = args.out if args.out is not None else Path(tempfile.mkdtemp(prefix="sift-demo-"))
     try:
-        return _run(out, args.seeds, args.updates, args.json)
+        return _run(out, args.seeds, args.updates)
     except RunError as error:
         print(f"sift demo: {error}", file=sys.stderr)
         return 2
 
 
-def _run(out: Path, seeds: int, updates: int, json: Path | None) -> int:
+def _run(out: Path, seeds: int, updates: int) -> int:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on layers this small, threads cost more than they give
     console = Console()
@@ -178,10 +177,4 @@ def _run(out: Path, seeds: int, updates: int, json: Path | None) -> int:
     extra = Extra("Greedy SGD against SGD", about, picture.read_bytes())
     report = write_html(collect([out / "runs"]), out / "report.html", extras=[extra])
     console.print(f"\nthe report, with every figure over time, is {report}", markup=False)
-    if json is not None:
-        write_json(json, {"command": _command(seeds, updates), **verdict.to_dict()})
     return 0
-
-
-def _command(seeds: int, updates: int) -> str:
-    return f"sift demo --seeds {seeds} --updates {updates}"
