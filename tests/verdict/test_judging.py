@@ -84,6 +84,21 @@ def test_no_gain_is_rarely_claimed_where_there_is_none(arms: tuple[str, ...]) ->
     assert alone <= 0.07 * trials
 
 
+def test_a_gain_that_the_number_of_arms_puts_in_doubt_is_not_settled() -> None:
+    arms = {"baseline": 1.0, "random-keep": 1.0, "sift": 1.3}
+    others = {f"other-{i}": 1.0 for i in range(8)}
+
+    def runs(speeds: dict[str, float]) -> list[Run]:
+        return [made(a, s, speed=v, noise=0.05) for a, v in speeds.items() for s in range(3)]
+
+    alone, among = (judge(runs(speeds), target=0.7) for speeds in (arms, {**arms, **others}))
+    assert (alone.outcome, alone.best) == ("pays", "sift")
+    assert (among.outcome, among.best) == ("open", "sift")
+    assert among.overall.startswith("Not settled: sift reached 70 % in ")
+    assert "Add seeds before you rely on it" in among.overall
+    assert among.arm("sift").p > 0.05
+
+
 def test_a_gain_over_the_baseline_that_random_keep_has_too_is_not_selections() -> None:
     speeds = {"baseline": 1.0, "random-keep": 1.25, "sift": 1.25}
     runs = [made(arm, s, speed=v, noise=0.02) for arm, v in speeds.items() for s in range(5)]

@@ -28,6 +28,7 @@ from sifting.verdict import Verdict
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 OUTCOMES = {
     "pays": "Selection pays",
+    "open": "Not settled",
     "no gain": "No measurable gain",
     "harm": "Selection does harm",
     "cannot judge": "Not judged",

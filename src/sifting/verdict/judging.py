@@ -42,7 +42,8 @@ class Verdict:
         baseline: name of the baseline's arm, if there is one.
         control: name of random-keep's arm, if there is one.
         arms: baseline and control first.
-        outcome: "pays", "no gain", "harm" or "cannot judge".
+        outcome: "pays", "open" (better, but not beyond the noise of so few seeds and so many arms),
+            "no gain", "harm" or "cannot judge".
         best: the arm that `overall` speaks of.
         overall: what to do, in a sentence.
         notes: what the reader should know of the figures.
@@ -216,6 +217,8 @@ def _outcome(verdict: Verdict) -> tuple[str | None, str]:
         return best.name, "pays"
     if best.p_baseline < alpha and verdict.control is None:
         return best.name, "cannot judge"
+    if wording.promising(verdict, best):
+        return best.name, "open"
     worse = [wording.worse(verdict, arm) for arm in judged]
     return best.name, "harm" if all(worse) else "no gain"
 

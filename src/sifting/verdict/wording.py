@@ -105,6 +105,16 @@ def worse(verdict: Verdict, arm: ArmVerdict) -> bool:
     return not ahead(verdict, arm) and (slower or behind(verdict, arm))
 
 
+def promising(verdict: Verdict, arm: ArmVerdict) -> bool:
+    """Whether the arm, had it been the only one, would be better than baseline and control."""
+    if arm.claim == "final":
+        pairs = [arm.difference, arm.control_difference]
+        lower, null = verdict.lower_is_better, 0.0
+    else:
+        pairs, lower, null = [arm.time_ratio, arm.over_control], True, 1.0
+    return all(e is not None and (e.below(null) if lower else e.above(null)) for e in pairs)
+
+
 def reached(verdict: Verdict, arm: ArmVerdict) -> str:
     """How the arm got to the target: "reached 78 % in 0.91 (0.86–0.97) of the baseline's time"."""
     if verdict.target is None:
@@ -177,6 +187,13 @@ def overall(verdict: Verdict) -> str:
             f"{best.name} {_won(verdict, best)}, but there is no random-keep to compare with: run it before "
             "giving the credit to selection."
         )
+    if verdict.outcome == "open":
+        among = f", the best of {len(arms)} arms" if len(arms) > 1 else ""
+        beside = f"; {verdict.control} {_beside(verdict, verdict.arm(verdict.control or ''))}"
+        return (
+            f"Not settled: {best.name} {_won(verdict, best)}{among}{beside}; but {_p(best.p)} for the claim "
+            f"that selection pays. Add seeds before you rely on it.{_bad(verdict, best)}"
+        )
     if verdict.outcome == "harm":
         many = "every arm is" if len(arms) > 1 else "it is"
         return f"Selection does harm here: {many} measurably worse than the baseline. Leave it off."
@@ -187,11 +204,23 @@ def overall(verdict: Verdict) -> str:
             f"{control.name} {reached(verdict, control)}: what it gains is not due to the choice of samples."
         )
     among = f", the best of {len(arms)} arms" if len(arms) > 1 else ""
-    if best.time_ratio is not None and best.time_ratio.below(1):  # by itself, but not of several
-        among += f", {_p(max(best.p, best.p_baseline))}"
-    bad = " and ".join(arm.name for arm in arms if worse(verdict, arm) and arm is not best)
-    harm = f" Measurably worse than the baseline: {bad}." if bad else ""
-    return f"No measurable gain: leave it off. {best.name} {reached(verdict, best)}{among}.{harm}"
+    return (
+        f"No measurable gain: leave it off. {best.name} {reached(verdict, best)}{among}."
+        f"{_bad(verdict, best)}"
+    )
+
+
+def _bad(verdict: Verdict, best: ArmVerdict) -> str:
+    """The arms that do harm, in a sentence of their own."""
+    arms = [arm for arm in verdict.arms if arm.role == "arm" and arm is not best]
+    bad = " and ".join(arm.name for arm in arms if worse(verdict, arm))
+    return f" Measurably worse than the baseline: {bad}." if bad else ""
+
+
+def _beside(verdict: Verdict, control: ArmVerdict) -> str:
+    if control.time_ratio is not None:
+        return f"took {ratio(control.time_ratio)}"
+    return f"reached it with {control.reached} of {control.runs} seeds"
 
 
 def _p(value: float) -> str:
