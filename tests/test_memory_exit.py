@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import MemoryExit, Sifter, SiftingWarning, TunedExit
+from sifting.loader import SiftedLoader, listening
 from sifting.memory import UNHEARD, scores_of
 
 
@@ -286,3 +288,67 @@ def test_it_holds_where_the_models_own_early_exit_decays() -> None:
     assert rho(1) < 0.8
     assert rho(MemoryExit(96, revisit=0.0)) < 1.0  # stale losses rot too
     assert rho(MemoryExit(96)) > 1.05
+
+
+class Ahead(SiftedLoader):
+    """Batches for a loop that draws many before it trains the first, as Hugging Face's Trainer."""
+
+    def _step(self) -> Any:
+        return nullcontext()
+
+
+def test_batches_drawn_ahead_are_not_losses_gone_missing(net: Net) -> None:
+    sifter = memory(net, audit_every=0)
+    epochs = -(-UNHEARD // 4)
+    drawn = [(batch, sifter.handout) for _ in range(epochs) for batch in Ahead(sifter, loader())]
+    assert len(drawn) > UNHEARD  # and no warning, which would be an error here
+    for (x, y, index), handout in drawn:
+        sifter.handout = handout
+        with listening(sifter, net):
+            losses = F.cross_entropy(net(x), y, reduction="none")
+        assert torch.allclose(sifter.exit.state_dict()["losses"][index], losses.detach())
+
+
+def test_a_batch_drawn_ahead_is_counted_by_its_own_choice(net: Net) -> None:
+    x, y, _ = next(iter(loader()))
+    sifter = Sifter(net, exit="last", score="loss", explore=0.5, audit_every=0)
+    sifter.select((x, y))
+    handout = sifter.handout
+    sifter.select((x[:4], y[:4]))  # the last of an epoch is smaller
+    sifter.handout = handout
+    sifter.observe(torch.ones(6))
+    assert sifter.meter.observed == 1
+
+
+def test_of_several_forwards_in_a_step_the_first_is_remembered(net: Net) -> None:
+    sifter = memory(net)
+    for x, y, index in sifter(loader()):
+        losses = F.cross_entropy(net(x), y, reduction="none").detach()
+        with torch.no_grad():
+            net.embed.weight.mul_(1.5)  # as sharpness-aware optimizers climb before they descend
+        F.cross_entropy(net(x), y).backward()
+        assert torch.allclose(sifter.exit.state_dict()["losses"][index], losses)
+
+
+def test_numbers_deep_in_a_batch_may_be_taken_out_of_it(net: Net) -> None:
+    data = [({"x": x, "index": index}, y) for x, y, index in loader()]
+    sifter = memory(
+        net,
+        ids=lambda batch: batch[0]["index"],
+        forward=lambda model, batch: model(batch[0]["x"]),
+        labels=lambda batch: batch[1],
+    )
+    for inputs, y in sifter(data):
+        inputs.pop("index")
+        F.cross_entropy(net(**inputs), y).backward()
+    assert int((~sifter.exit.state_dict()["losses"].isnan()).sum()) == 24
+
+
+def test_to_be_passed_over_raises_a_score_also_where_losses_are_negative() -> None:
+    exit = MemoryExit(4)
+    exit.load_state_dict({"losses": -torch.arange(4.0) - 1, "passed": torch.zeros(4)})
+    sifter = Sifter(nn.Linear(2, 2), exit=exit, ids=2, score="loss", audit_every=0)
+    batch = (torch.zeros(4, 2), torch.zeros(4).long(), torch.arange(4))
+    before = sifter.score(batch)
+    sifter.select(batch)
+    assert (sifter.score(batch)[1:] > before[1:]).all()

@@ -110,8 +110,10 @@ def shell(batch: T) -> T:
     >>> _ = batch.pop("x")
     >>> list(kept)
     ['x']
+
+    So do the containers inside.
     """
-    return _rebuild(batch, lambda member: member)  # type: ignore[no-any-return]
+    return _rebuild(batch, shell)  # type: ignore[no-any-return]
 
 
 def to_device(batch: T, device: torch.device) -> T:

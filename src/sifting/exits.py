@@ -268,6 +268,9 @@ class Exit(ABC):
         and may not be there yet on a GPU.
         """
 
+    def unheard(self) -> None:  # noqa: B027
+        """Take note that a batch was trained whose losses did not arrive, where they are wanted."""
+
     def state_dict(self) -> dict[str, Any]:
         """What the exit has learned, as plain tensors and numbers."""
         return {}

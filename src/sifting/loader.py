@@ -183,6 +183,7 @@ def listening(sifter: Sifter, model: nn.Module) -> Iterator[None]:
     try:
         with sifter.meter.time("between", sifter.device):
             yield
+        sifter.end_step()
     finally:
         handle.remove()
 

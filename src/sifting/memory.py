@@ -18,7 +18,7 @@ from sifting.calls import Call
 from sifting.exits import Exit, Plan
 from sifting.objective import Score
 
-UNHEARD = 10  # selections without a loss from training before a word is said
+UNHEARD = 10  # training steps without a loss before a word is said
 
 
 class MemoryExit(Exit):
@@ -34,8 +34,9 @@ class MemoryExit(Exit):
     torch.Size([8])
 
     Nothing is run to score: the losses come from the forward of your own training step, in
-    warm-up too. It needs data that is seen more than once, and a number for every sample, which
-    `Sifter(ids=…)` finds in the batch. A sample never trained has the highest score of all.
+    warm-up too; from the first, where there are several. It needs data that is seen more than
+    once, and a number for every sample, which `Sifter(ids=…)` finds in the batch. A sample never
+    trained has the highest score of all.
 
     A loss remembered grows stale: what was easy once is never looked at again, whether or not the
     model has forgotten it. So each time a sample is passed over, its score rises by `revisit`
@@ -100,7 +101,10 @@ class MemoryExit(Exit):
             self._scored.append(ids_B)
         if self._levels is None:
             known = self.losses_N[~self.losses_N.isnan()]
-            self._levels = (float(known.mean()), float(known.max())) if len(known) else (0.0, 0.0)
+            # a loss may be negative (of densities), and to be passed over must raise a score
+            self._levels = (0.0, 0.0)
+            if len(known):
+                self._levels = float(known.abs().mean()), float(known.max())
         mean, highest = self._levels
         return scores_of(
             self.losses_N[ids_B],
@@ -115,6 +119,9 @@ class MemoryExit(Exit):
         for ids_B in self._scored:
             self.passed_N[ids_B] += 1
         self._scored = []
+
+    def unheard(self) -> None:
+        # counted when a step is over: a loop may draw many batches before it trains the first
         self._unheard += 1
         if self._unheard == UNHEARD:
             warn_user(

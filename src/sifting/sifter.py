@@ -63,6 +63,10 @@ class Selection:
     explored: Tensor
 
 
+# What is known of a batch handed out: its selection, random picks and kept of all ranks, its members.
+Handout = tuple[Selection | None, int, int, Any]
+
+
 class Sifter:
     """Hands a training loop only the samples of each batch that are worth a backward pass.
 
@@ -198,6 +202,7 @@ class Sifter:
         self._logs_early = audit_log is not None and policy != "random" and score != "loss"
         self._explored = self._kept = 0  # random picks and kept of the last choice, of all ranks
         self._given: Any = None  # the batch handed out last, for an exit that observes
+        self._heard = False  # whether its losses were reported
         self._observing = self.exit.observes and policy != "random" and keep != 1.0
         if policy != "random":
             self.exit.suits(score=score, scope=scope, call=self.scorer.call)
@@ -294,6 +299,7 @@ class Sifter:
                 f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
                 "times the batch you train on"
             )
+        self.end_step()
         selection = self.sift(batch, size)
         self.meter.counts["candidates_seen"] += size
         self.meter.counts["samples_trained"] += len(selection.indices)
@@ -323,23 +329,30 @@ class Sifter:
     def hand_out(self, batch: Any) -> None:
         """Take note of a batch that is about to be trained."""
         self.handed = batches.batch_size(batch)
+        self._heard = False
         if self._observing:
             self._given = batches.shell(batch)  # the user may take members out of theirs
             if self.last is None:
                 self.scorer.check(batch)  # not selected, so nobody has asked yet how it is scored
 
+    def end_step(self) -> None:
+        """The batch handed out last is trained: its losses have been reported by now, or are lost."""
+        if self._given is not None and not self._heard:
+            self.exit.unheard()
+
     @property
-    def handout(self) -> tuple[Selection | None, int, Any]:
+    def handout(self) -> Handout:
         """What is known of the batch handed out last.
 
         For loops that fetch several batches before they train the first: keep it with each, and
         set it before its step.
         """
-        return self.last, self._explored, self._given
+        return self.last, self._explored, self._kept, self._given
 
     @handout.setter
-    def handout(self, value: tuple[Selection | None, int, Any]) -> None:
-        self.last, self._explored, self._given = value
+    def handout(self, value: Handout) -> None:
+        self.last, self._explored, self._kept, self._given = value
+        self._heard = False
 
     def _choose(self, batch: Any, scores_B: Tensor, rule: Rule) -> Choice:
         """Choose among this rank's candidates or all ranks', and take what is trained here."""
@@ -409,6 +422,7 @@ class Sifter:
                 f"observe() takes one loss for each of the {count} samples handed out last, "
                 f"got a tensor of shape {tuple(losses.shape)}"
             )
+        self._heard = True
         if self._given is not None:
             self.exit.observe(self.scorer.call, self._given, losses)
         if selection is None:
@@ -500,10 +514,16 @@ class Sifter:
         )
 
     def read_training_forward(self, output: Any) -> None:
-        """Learn from the model's forward in the user's step: its autocast, and its exact losses."""
+        """Learn from the model's forward in the user's step: its autocast, and its exact losses.
+
+        From the first that fits the batch: a second may be of other weights (SAM), of other
+        inputs, or a recomputation.
+        """
         if self.scoring or not torch.is_grad_enabled():
             return
         self.scorer.note_autocast()
+        if self._heard:
+            return
         plan, selection, given = self.scorer.plan, self.last, self._given
         if plan is None:
             return

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,3 +88,31 @@ def test_every_crop_is_a_window_of_the_padded_picture_or_its_mirror() -> None:
         found |= set(places)
     assert {place[0] for place in found} == {0, 1}
     assert {place[1] for place in found} == {place[2] for place in found} == set(range(5))
+
+
+@pytest.mark.parametrize("cut", [decode, decode_crop])
+def test_sixteen_bits_are_scaled_and_not_cut_off(cut: Any) -> None:
+    gray = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8).repeat(4, 0).repeat(4, 1)
+    deep = cut(encoded(Image.fromarray(gray)), 8)
+    shallow = cut(encoded(Image.fromarray((gray >> 8).astype(np.uint8))), 8)
+    assert torch.equal(deep, shallow)
+    with pytest.raises(ValueError, match="its pixels are fractions, of a scale that is not known"):
+        cut(encoded(Image.fromarray(gray.astype(np.float32)), "TIFF"), 8)
+
+
+@pytest.mark.parametrize("cut", [decode, decode_crop])
+def test_a_picture_is_turned_as_its_camera_was_held(cut: Any) -> None:
+    lying, turned = Image.open(io.BytesIO(ramp(40, 20))), Image.Exif()
+    turned[0x0112] = 6  # the camera stood on its side
+    buffer = io.BytesIO()
+    lying.save(buffer, "PNG", exif=turned)
+    upright = encoded(lying.transpose(Image.Transpose.ROTATE_270))
+    assert torch.equal(cut(buffer.getvalue(), 8), cut(upright, 8))
+
+
+def test_palettes_with_transparency_are_read_without_a_word() -> None:
+    picture = Image.new("P", (8, 8), 1)
+    picture.putpalette([0, 0, 0, 10, 200, 30])
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG", transparency=b"\0\0")
+    assert decode(buffer.getvalue(), 8)[:, 0, 0].tolist() == [10, 200, 30]

@@ -193,3 +193,65 @@ def test_a_worker_that_meets_an_undecodable_picture_names_it(tmp_path: Path, wor
         DataError, match=r"^the picture row 2 of 'train' cannot be read: cannot identify"
     ):
         list(PictureBatches(train, 2, seed=0, statistics=statistics, workers=workers))
+
+
+def unnamed(folder: Path, name: str, labels: list[Any], kind: str = "int64") -> None:
+    """Parquet whose labels are plain values."""
+    features = datasets.Features({"img": datasets.Image(), "label": datasets.Value(kind)})
+    made = [{"img": {"bytes": encoded((0, 0, 9)), "path": None}, "label": y} for y in labels]
+    datasets.Dataset.from_list(made, features=features).to_parquet(str(folder / f"{name}.parquet"))
+
+
+def test_labels_in_the_test_that_training_does_not_have_name_the_row(tmp_path: Path) -> None:
+    unnamed(tmp_path, "train", [0, 1, 2])
+    unnamed(tmp_path, "test", [0, 1, 5])
+    with pytest.raises(DataError, match="row 2 of 'test' has the label 5, but there are 3 classes"):
+        read_pictures(str(tmp_path), side=8)
+
+
+def test_classes_are_those_of_all_rows_where_some_are_taken(tmp_path: Path) -> None:
+    unnamed(tmp_path, "train", [0, 1, 0, 2])
+    unnamed(tmp_path, "test", [2, 0])
+    train, test = read_pictures(str(tmp_path), side=8, limit=2)
+    assert train.labels_N.tolist() == [0, 0]
+    assert train.classes == test.classes == 3
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "message"),
+    [
+        ([0, None, 1], "int64", "row 1 of 'train' has the label None: the number of a class"),
+        (["cat", "dog"], "string", "row 0 of 'train' has the label 'cat': the number of a class"),
+        ([0.5, 1.0], "float64", "row 0 of 'train' has the label 0.5"),
+    ],
+)
+def test_labels_that_are_no_numbers_name_the_row(
+    labels: list[Any], kind: str, message: str, tmp_path: Path
+) -> None:
+    unnamed(tmp_path, "train", labels, kind)
+    unnamed(tmp_path, "test", labels, kind)
+    with pytest.raises(DataError, match=message):
+        read_pictures(str(tmp_path), side=8)
+
+
+def test_a_bad_row_is_named_by_its_place_in_the_data_where_some_are_taken(tmp_path: Path) -> None:
+    made = rows(6)
+    made[3]["image"] = {"bytes": b"no picture", "path": None}
+    parquet(tmp_path, "train", made)
+    parquet(tmp_path, "test", rows(3))
+    with pytest.raises(DataError, match=r"^the picture row 3 of 'train' cannot be read"):
+        read_pictures(str(tmp_path), side=8, limit=2)
+    unnamed(tmp_path, "train", [0, 0, 0, -7])
+    unnamed(tmp_path, "test", [0])
+    with pytest.raises(DataError, match=r"^row 3 of 'train' has the label -7"):
+        read_pictures(str(tmp_path), side=8, limit=4)
+
+
+def test_a_test_whose_labels_are_secret_gives_way_to_validation(tmp_path: Path) -> None:
+    unnamed(tmp_path, "train", [0, 1, 2])
+    unnamed(tmp_path, "test", [-1, -1])
+    with pytest.raises(DataError, match="are needed, with labels"):
+        read_pictures(str(tmp_path), side=8)
+    unnamed(tmp_path, "validation", [0, 1, 2, 2])
+    _, held_out = read_pictures(str(tmp_path), side=8)
+    assert held_out.labels_N.tolist() == [0, 1, 2, 2]

@@ -56,16 +56,23 @@ def test_the_baseline_has_the_same_network_as_the_others(digits: Any) -> None:
     assert any("sift_exit" in name for name, _ in model.named_parameters())
 
 
-def test_a_run_resumes_to_the_same_end(digits: Any, tmp_path: Path) -> None:
-    config = replace(TINY, arm="default")
-    train(RECIPE, config, tmp_path / "whole", data=digits)
+def stop_after(step: int) -> Any:
+    """Ends a run as a crash would, later than some step: its checkpoint is written after its record."""
 
     def stop(record: Any) -> None:
-        if record["kind"] == "eval" and record["step"] < 30:
+        if record["step"] > step:
             raise KeyboardInterrupt
 
+    return stop
+
+
+@pytest.mark.parametrize("arm", ["default", "memory-mixed"])
+def test_a_run_resumes_to_the_same_end(arm: str, digits: Any, tmp_path: Path) -> None:
+    config = replace(TINY, arm=arm)
+    train(RECIPE, config, tmp_path / "whole", data=digits)
     with pytest.raises(KeyboardInterrupt):
-        train(RECIPE, replace(config), tmp_path / "cut", data=digits, watch=stop)
+        train(RECIPE, replace(config), tmp_path / "cut", data=digits, watch=stop_after(17))
+    assert RunFolder(tmp_path / "cut").latest() == 17  # in the middle of an epoch
     assert train(RECIPE, config, tmp_path / "cut", data=digits, resume=True) == "finished"
     assert (
         train(RECIPE, config, tmp_path / "cut", data=digits, resume=True) == "finished"
@@ -134,14 +141,15 @@ def test_large_pictures_train_resume_and_evaluate_on_workers(tmp_path: Path) -> 
                 image = Image.new("RGB", (80 + 9 * i, 120 - 3 * i), (10 * i, 0, 200))
                 image.save(tmp_path / split / name / f"{i}.jpg")
     config = replace(
-        TINY, data=str(tmp_path), side=72, batch=4, arm="memory", evaluations=1, recalibrate=1
+        TINY, data=str(tmp_path), side=72, batch=4, arm="memory", evaluations=3, recalibrate=1
     )
     config = replace(config, shape=replace(config.shape, stem="large"))
     assert resnet.PRESETS["paper"].shape.stem == "large"
 
-    def final(name: str, workers: int) -> dict[str, torch.Tensor]:
+    def final(name: str, workers: int, *, resume: bool = False) -> dict[str, torch.Tensor]:
         out = tmp_path / name
-        assert train(RECIPE, replace(config, workers=workers), out) == "finished"
+        status = train(RECIPE, replace(config, workers=workers), out, resume=resume)
+        assert status == "finished"
         run = read_run(out)
         assert run.summary is not None
         assert run.summary["updates"] == 6
@@ -151,3 +159,15 @@ def test_large_pictures_train_resume_and_evaluate_on_workers(tmp_path: Path) -> 
 
     alone, two = final("alone", 0), final("two", 2)
     assert all(torch.equal(alone[name], two[name]) for name in alone)
+    with pytest.raises(KeyboardInterrupt):
+        train(RECIPE, replace(config, workers=1), tmp_path / "cut", watch=stop_after(2))
+    assert RunFolder(tmp_path / "cut").latest() == 2  # of 3 candidate batches an epoch
+    resumed = final("cut", 1, resume=True)
+    assert all(torch.equal(alone[name], resumed[name]) for name in alone)
+
+
+def test_data_that_is_too_small_leaves_no_folder_behind(digits: Any, tmp_path: Path) -> None:
+    config = replace(TINY, arm="sift", batch=800)  # 1,600 candidates, of 1,400 pictures
+    with pytest.raises(ValueError, match="batches of 1600 on 1 ranks from 1400 pictures"):
+        train(RECIPE, config, tmp_path / "run", data=digits)
+    assert not (tmp_path / "run").exists()

@@ -30,7 +30,7 @@ from sifting.integrations.counts import Epochs, candidate_count, loggable
 from sifting.integrations.files import read_state, write_state
 from sifting.integrations.trainer_loader import ResumedLoader, TrainLoader
 from sifting.loader import listening
-from sifting.sifter import Selection, Sifter
+from sifting.sifter import Handout, Sifter
 
 _Base: Any = Trainer if TYPE_CHECKING else object
 
@@ -52,7 +52,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
     ) -> None:
         super().__init__(*args, **kwargs)
         self._sift: Mapping[str, Any] | Sifter = {} if sift is None else sift
-        self._selections: deque[tuple[Selection | None, int, Any]] = deque()
+        self._selections: deque[Handout] = deque()
         self._epochs: Epochs | None = None
         self._resumes = False
         self._streams_are_back = False

@@ -32,9 +32,9 @@ class Arm:
     factory: Callable[..., Sifter] | None = None
 
     @property
-    def keep(self) -> float:
-        """Share of the candidates that is trained."""
-        return float(self.sifter.get("keep", 0.5))
+    def keep(self) -> Any:
+        """Share of the candidates that is trained, or a function of the step."""
+        return self.sifter.get("keep", 0.5)
 
     def make(
         self,

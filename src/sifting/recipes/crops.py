@@ -7,6 +7,7 @@ Shapes: B pictures of C channels, height H, width W, with P = H × W places.
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +23,7 @@ def decode(data: bytes, side: int) -> Tensor:
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
-        picture = image.convert("RGB")
+        picture = _rgb(image)
         if picture.size != (side, side):
             scale = side / min(picture.size)
             size = [max(side, round(n * scale)) for n in picture.size]
@@ -43,7 +44,7 @@ def decode_crop(data: bytes, side: int, chances: npt.NDArray[np.float64] | None 
     with Image.open(io.BytesIO(data)) as image:
         shorter = round(side * MARGIN)
         image.draft("RGB", (shorter, shorter))  # JPEG decodes faster at a half or a quarter
-        picture = image.convert("RGB")
+        picture = _rgb(image)
         width, height = picture.size
         span = min(width, height) * side / shorter
         across, down = (0.5, 0.5) if chances is None else (float(chances[1]), float(chances[2]))
@@ -51,6 +52,26 @@ def decode_crop(data: bytes, side: int, chances: npt.NDArray[np.float64] | None 
         box = (left, top, min(left + span, width), min(top + span, height))
         pixels = _bytes(picture.resize((side, side), Image.Resampling.BILINEAR, box=box), side)
     return pixels.flip(-1) if chances is not None and chances[0] < 0.5 else pixels
+
+
+def _rgb(image: Any) -> Any:
+    """A picture the right way up, in three channels of bytes.
+
+    Conversion alone would cut 16 bits off at 255, and so make nearly every such pixel white.
+    """
+    from PIL import Image, ImageOps
+
+    ImageOps.exif_transpose(image, in_place=True)  # as cameras mean it, and as `datasets` decodes
+    if image.mode == "F":
+        raise ValueError(
+            "its pixels are fractions, of a scale that is not known: save it with 8 bits"
+        )
+    if image.mode == "I" or image.mode.startswith("I;16"):
+        values_HW = np.asarray(image).astype(np.int64)
+        image = Image.fromarray((values_HW >> 8).clip(0, 255).astype(np.uint8))
+    if "transparency" in image.info:
+        image = image.convert("RGBA")  # else Pillow warns about palettes
+    return image.convert("RGB")
 
 
 def _bytes(picture: object, side: int) -> Tensor:

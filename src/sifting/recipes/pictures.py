@@ -88,6 +88,7 @@ class EncodedPictures:
 
     Attributes:
         rows: of a `datasets` split whose pictures are not decoded.
+        rows_N: which of them.
         column: of the pictures.
         name: of the split, for messages.
         side: height and width of what is given out.
@@ -96,6 +97,7 @@ class EncodedPictures:
     """
 
     rows: Any
+    rows_N: Tensor
     column: str
     name: str
     side: int
@@ -103,13 +105,14 @@ class EncodedPictures:
     classes: int
 
     def __post_init__(self) -> None:
-        _check_labels(self.labels_N, self.classes)
+        _check_labels(self.labels_N, self.classes, rows_N=self.rows_N, name=self.name)
 
     def __len__(self) -> int:
         return len(self.labels_N)
 
-    def encoded(self, row: int) -> tuple[bytes, str]:
+    def encoded(self, index: int) -> tuple[bytes, str]:
         """A picture's bytes, and what to call it in a message."""
+        row = int(self.rows_N[index])
         picture = self.rows[row][self.column]
         where = picture.get("path") or f"row {row}"
         try:
@@ -149,14 +152,18 @@ class EncodedPictures:
         return _statistics(self.pixels(spread(len(self), SAMPLE).numpy(), None))
 
 
-def _check_labels(labels_N: Tensor, classes: int) -> None:
+def _check_labels(
+    labels_N: Tensor, classes: int, *, rows_N: Tensor | None = None, name: str | None = None
+) -> None:
+    split = "" if name is None else f" of {name!r}"
     if not len(labels_N):
-        raise DataError("a split without pictures")
+        raise DataError(f"there are no pictures{f' in {name!r}' if name else ''}")
     wrong = ((labels_N < 0) | (labels_N >= classes)).nonzero()
     if len(wrong):
-        row = int(wrong[0])
+        index = int(wrong[0])
+        row = index if rows_N is None else int(rows_N[index])
         raise DataError(
-            f"row {row} has the label {int(labels_N[row])}, but there are {classes} classes, "
+            f"row {row}{split} has the label {int(labels_N[index])}, but there are {classes} classes, "
             f"so labels go from 0 to {classes - 1}"
         )
 
@@ -213,16 +220,14 @@ def read_pictures(
         raise
     except Exception as error:
         raise DataError(f"cannot read pictures from {source!r}: {error}") from error
-    test = next((name for name in TESTS if name in splits), None)
+    test = next((name for name in TESTS if name in splits and _has_labels(splits[name])), None)
     if "train" not in splits or test is None:
         raise DataError(
-            f"{source!r} has the splits {sorted(splits)}: a 'train' and one of {', '.join(TESTS)} are needed"
+            f"{source!r} has the splits {sorted(splits)}: a 'train' and one of {', '.join(TESTS)} are "
+            "needed, with labels"
         )
-    chosen = splits["train"].select(spread(len(splits["train"]), limit).tolist())
-    found_splits = [
-        _encoded(chosen, "train", side),
-        _encoded(splits[test], test, side),
-    ]
+    train = _encoded(splits["train"], "train", side, limit=limit)
+    found_splits = [train, _encoded(splits[test], test, side, classes=train.classes)]
     if side > SMALL if keep is None else not keep:
         return found_splits[0], found_splits[1]
     return found_splits[0].in_memory(progress), found_splits[1].in_memory(progress)
@@ -239,7 +244,9 @@ def spread(count: int, limit: int | None) -> Tensor:
     return torch.arange(limit) * count // limit
 
 
-def _encoded(split: Any, name: str, side: int) -> EncodedPictures:
+def _encoded(
+    split: Any, name: str, side: int, *, classes: int | None = None, limit: int | None = None
+) -> EncodedPictures:
     import datasets
 
     images = [n for n, kind in split.features.items() if isinstance(kind, datasets.Image)]
@@ -249,11 +256,25 @@ def _encoded(split: Any, name: str, side: int) -> EncodedPictures:
             f"the split {name!r} has the columns {list(split.features)}: a picture column with the "
             f"`datasets` image schema and one of {', '.join(LABELS)} are needed"
         )
-    kind = split.features[labels[0]]
-    numbers = torch.tensor(split.with_format(None)[labels[0]])
-    classes = int(getattr(kind, "num_classes", 0) or int(numbers.max()) + 1)
+    numbers = list(split.with_format(None)[labels[0]])
+    odd = next((row for row, number in enumerate(numbers) if not isinstance(number, int)), None)
+    if odd is not None:
+        raise DataError(
+            f"row {odd} of {name!r} has the {labels[0]} {numbers[odd]!r}: the number of a class is needed"
+        )
+    if classes is None:  # of all rows, also where only some are taken
+        known = getattr(split.features[labels[0]], "num_classes", None)
+        classes = known or max(numbers, default=0) + 1
+    rows_N = spread(len(numbers), limit)
     raw = split.cast_column(images[0], datasets.Image(decode=False))
-    return EncodedPictures(raw, images[0], name, side, numbers, classes)
+    labels_N = torch.tensor(numbers, dtype=torch.int64)[rows_N]
+    return EncodedPictures(raw, rows_N, images[0], name, side, labels_N, classes)
+
+
+def _has_labels(split: Any) -> bool:
+    """Whether a split has labels, or no column for them; tests whose labels are kept secret have −1."""
+    column = next((name for name in LABELS if name in split.features), None)
+    return column is None or any(number != -1 for number in split.with_format(None)[column])
 
 
 def _digits(side: int) -> tuple[Pictures, Pictures]:

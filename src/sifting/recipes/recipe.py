@@ -181,6 +181,7 @@ def assemble(
     sifter = make_sifter(config, problem, updates, out / "audits.jsonl")
     keep = sifter.schedule.keep_at(0)
     plain = {**settings(name, config, problem, sifter), "updates": updates, **(extra or {})}
+    loader = problem.batches(round(problem.batch / keep))  # may refuse: before a folder is made
     step = RunFolder(out).latest() if resume else None
     if rank > 0:
         folder = RunFolder(out)
@@ -194,7 +195,7 @@ def assemble(
     task = Task(
         problem.model,
         optimizer,
-        problem.batches(round(problem.batch / keep)),
+        loader,
         problem.loss,
         problem.evaluate,
         None if problem.schedule is None else problem.schedule(optimizer, updates),
