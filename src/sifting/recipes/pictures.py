@@ -226,11 +226,11 @@ def read_pictures(
             f"{source!r} has the splits {sorted(splits)}: a 'train' and one of {', '.join(TESTS)} are "
             "needed, with labels"
         )
-    train = _encoded(splits["train"], "train", side, limit=limit)
-    found_splits = [train, _encoded(splits[test], test, side, classes=train.classes)]
+    learned = _encoded(splits["train"], "train", side, limit=limit)
+    tested = _encoded(splits[test], test, side, classes=learned.classes)
     if side > SMALL if keep is None else not keep:
-        return found_splits[0], found_splits[1]
-    return found_splits[0].in_memory(progress), found_splits[1].in_memory(progress)
+        return learned, tested
+    return learned.in_memory(progress), tested.in_memory(progress)
 
 
 def spread(count: int, limit: int | None) -> Tensor:

@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 
 from sifting.report import tables
 from sifting.report.clean import clip
-from sifting.report.palette import CLOCKS, DASHES, MARKS, PLAIN, THEMED, Palette
+from sifting.report.palette import CLOCKS, PLAIN, THEMED, Palette, style
 from sifting.report.reading import Experiment
 from sifting.report.svg import inline, saved, settings
 
@@ -152,9 +152,9 @@ def _plot(axes: Axes, index: int, band: tables.Band, palette: Palette, scale: fl
         x,
         mean,
         color=colour,
-        linestyle=DASHES[index % len(DASHES)],
+        linestyle=style(index)[0],
         linewidth=1.9,
-        marker=MARKS[index % len(MARKS)],
+        marker=style(index)[1],
         markersize=5,
         markevery=max(1, len(x) // 6) if len(x) > 1 else None,
     )
@@ -275,8 +275,8 @@ def _finish(figure: Figure, experiment: Experiment, palette: Palette, legend: bo
                 [],
                 [],
                 color=palette.of(i),
-                linestyle=DASHES[i % len(DASHES)],
-                marker=MARKS[i % len(MARKS)],
+                linestyle=style(i)[0],
+                marker=style(i)[1],
                 label=clip(arm, 48),
             )
             for i, arm in enumerate(experiment.arms)

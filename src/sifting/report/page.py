@@ -16,10 +16,10 @@ from sifting.report.palette import (
     CLOCKS,
     DARK,
     DARK_CLOCKS,
-    DASHES,
     LIGHT,
     LIGHT_CLOCKS,
-    MARKS,
+    place,
+    style,
     variables,
 )
 from sifting.report.reading import Experiment, Material
@@ -69,7 +69,7 @@ def page(
         refresh: seconds after which the page loads itself anew, while it is kept current.
         extras: pictures to show after the runs.
     """
-    style = files("sifting.report").joinpath("style.css").read_text(encoding="utf-8")
+    sheet = files("sifting.report").joinpath("style.css").read_text(encoding="utf-8")
     dark = variables(DARK, DARK_CLOCKS)
     colours = (
         f":root {{ {variables(LIGHT, LIGHT_CLOCKS)} }}\n"
@@ -92,7 +92,7 @@ def page(
         f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f'<meta name="referrer" content="no-referrer">\n'
         f"<title>{escape(title)}</title>\n"
-        f"<style>\n{colours}{style}</style>\n</head>\n<body>\n"
+        f"<style>\n{colours}{sheet}</style>\n</head>\n<body>\n"
         f'<a class="skip" href="#main">Skip to the verdict</a>\n'
         f"<header><h1>Does selection pay?</h1></header>\n"
         f'<main id="main">\n{body}\n{_skipped(material)}</main>\n'
@@ -205,12 +205,12 @@ def _details(summary: str, inside: str) -> str:
 def _arm_legend(experiment: Experiment) -> str:
     items = []
     for i, arm in enumerate(experiment.arms):
-        dash = DASHES[i % len(DASHES)]
+        dash, mark = style(i)
         dashes = "" if dash == "solid" else " ".join(f"{2 * part:g}" for part in dash[1])
         items.append(
             f'<li><svg width="30" height="12" viewBox="0 0 30 12" aria-hidden="true" fill="currentColor" '
-            f'style="color: var(--s{i % len(LIGHT)})"><path d="M0 6h30" stroke="currentColor" '
-            f'stroke-width="2" stroke-dasharray="{dashes}"/>{SHAPES[MARKS[i % len(MARKS)]]}</svg>'
+            f'style="color: var(--s{place(i)})"><path d="M0 6h30" stroke="currentColor" '
+            f'stroke-width="2" stroke-dasharray="{dashes}"/>{SHAPES[mark]}</svg>'
             f"<span>{escape(arm)}</span></li>"
         )
     return f'<ul class="legend" aria-label="Arms">{"".join(items)}</ul>'

@@ -25,6 +25,27 @@ LIGHT_CLOCKS = ("#9aa1ab", "#d55e00", "#e69f00", "#56b4e9", "#0072b2", "#009e73"
 DARK_CLOCKS = ("#7f8794", "#f28a4b", "#f0bd4f", "#8accf2", "#3d97d3", "#35c79c", "#4a525e")
 
 
+def place(arm: int) -> int:
+    """Which colour an arm has; the neutral one is the baseline's alone.
+
+    >>> [place(i) for i in (0, 7, 8, 14, 15)]
+    [0, 7, 1, 7, 1]
+    """
+    return arm if arm < len(LIGHT) else 1 + (arm - len(LIGHT)) % (len(LIGHT) - 1)
+
+
+def style(arm: int) -> tuple[Any, str]:
+    """Dash and mark of an arm; one that shares another's colour has others.
+
+    >>> style(1)[1], style(8)[1]
+    ('x', '^')
+    """
+    turn = 0 if arm < len(LIGHT) else 1 + (arm - len(LIGHT)) // (len(LIGHT) - 1)
+    return DASHES[(place(arm) + 3 * turn) % len(DASHES)], MARKS[
+        (place(arm) + 2 * turn) % len(MARKS)
+    ]
+
+
 @dataclass(frozen=True)
 class Palette:
     """Colours of a figure."""
@@ -38,7 +59,7 @@ class Palette:
 
     def of(self, index: int) -> str:
         """Colour of the arm with a number."""
-        return self.series[index % len(self.series)]
+        return self.series[place(index)]
 
 
 PLAIN = Palette("#1c2026", "#5b6470", "#d9dde3", "#ffffff", LIGHT, LIGHT_CLOCKS)
