@@ -116,6 +116,57 @@ def test_without_a_control_nothing_is_put_down_to_selection() -> None:
     assert any("no random-keep" in note for note in verdict.notes)
 
 
+@pytest.mark.parametrize("finished", [0, 2])
+def test_a_control_that_failed_is_no_control(finished: int) -> None:
+    """Its failure neither takes the gain from an arm nor gives it to selection."""
+    runs = [
+        replace(run, status="failed")
+        if run.config["arm"] == "random-keep" and run.config["seed"] >= finished
+        else run
+        for run in comparison(1.5)
+    ]
+    verdict = judge(runs, target=0.6)
+    assert verdict.outcome == "cannot judge"
+    assert f"random-keep finished {finished} of 5 runs, and 3 seeds in comm" in verdict.overall
+    assert "leave it off" not in verdict.overall
+
+
+def test_a_target_passed_by_the_first_evaluation_gives_no_ratio() -> None:
+    """Else the arm whose first evaluation costs least would win, with no spread and p = 0."""
+    costs = {"baseline": 0.3, "random-keep": 0.3, "sift": 0.0}
+    runs = [made(a, s, speed=20, noise=0.02, scoring=c) for a, c in costs.items() for s in range(5)]
+    verdict = judge(runs, target=0.2)
+    arm = verdict.arm("sift")
+    assert verdict.outcome == "no gain"
+    assert (arm.time_ratio, arm.samples_ratio, arm.over_control) == (None, None, None)
+    assert "reached 20 % with all of its 5 seeds" in arm.sentence
+    assert any("15 runs had passed the target by the first eval" in note for note in verdict.notes)
+
+
+def test_a_run_that_ends_without_a_figure_did_not_finish() -> None:
+    runs = comparison(1.5)
+    log = [*runs[-1].metrics[:-1], {**runs[-1].metrics[-1], "accuracy": math.nan}]
+    verdict = judge([*runs[:-1], replace(runs[-1], metrics=log)], target=0.6)
+    arm = verdict.arm("sift")
+    assert sorted(arm.final) == [0, 1, 2, 3]  # no earlier figure stands for the last
+    assert arm.failed == 1
+    assert verdict.outcome == "no gain"
+
+
+def test_equal_gaps_of_few_seeds_are_no_certainty() -> None:
+    """Accuracies are counts: three seeds often gain the same number of samples by chance."""
+
+    def ending(arm: str, more: float) -> list[Run]:
+        budget = {"kind": "seconds", "amount": 60}
+        return [
+            replace(run, metrics=[{**m, "accuracy": 0.9 + seed / 128 + more} for m in run.metrics])
+            for seed, run in enumerate(made(arm, s, points=3, budget=budget) for s in range(3))
+        ]
+
+    runs = [*ending("baseline", 0.0), *ending("random-keep", 0.0), *ending("sift", 1 / 128)]
+    assert judge(runs, target=0.99).outcome == "no gain"
+
+
 def test_harm_is_called_harm() -> None:
     verdict = judge(comparison(0.8), target=0.6)
     assert verdict.outcome == "harm"

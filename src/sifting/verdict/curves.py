@@ -85,7 +85,7 @@ class Curve:
     Attributes:
         arm: name of its arm.
         seed: its seed.
-        status: how the run ended.
+        status: how the run ended; "failed", too, where its last evaluation has no finite figure.
         path: its folder.
         steps: updates.
         samples: samples back-propagated.
@@ -153,11 +153,14 @@ def curve_of(run: Run) -> Curve:
     Raises:
         CurveError: where the log is not what docs/run-format.md says.
     """
-    metric, rows, references = metric_of(run), [], []
+    metric, rows, references, ends = metric_of(run), [], [], True
     try:
         for record in run.metrics:
             figure = _number(record.get(metric))
-            if record.get("kind") != "eval" or figure is None:
+            if record.get("kind") != "eval":
+                continue
+            ends = figure is not None
+            if figure is None:
                 continue
             row = [float(record["step"]), float(record["samples_trained"])]
             rows.append([*row, training_seconds(record["seconds"]), figure])
@@ -177,7 +180,8 @@ def curve_of(run: Run) -> Curve:
     return Curve(
         arm=arm_of(run),
         seed=seed,
-        status=run.status,
+        # an earlier figure must not stand for the one at the budget, which is no number
+        status="failed" if run.status == "finished" and not ends else run.status,
         path=str(run.path),
         steps=table[:, 0],
         samples=table[:, 1],

@@ -68,7 +68,9 @@ def mean_of(values: Sequence[float]) -> Estimate:
         return Estimate(mean, None, None, None, n)
     error = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
     if error < ZERO:
-        return Estimate(mean, mean, mean, 1.0 if abs(mean) < ZERO else 0.0, n)
+        # equal to the last digit, they are counts of a small test set or times by a table. That is no
+        # certainty: what can be said is that all point the same way, by chance one in 2^(n - 1)
+        return Estimate(mean, mean, mean, 1.0 if abs(mean) < ZERO else 2.0 ** (1 - n), n)
     half = float(stdtrit(n - 1, (1 + LEVEL) / 2)) * error
     p = 2 * float(stdtr(n - 1, -abs(mean) / error))
     return Estimate(mean, mean - half, mean + half, p, n)

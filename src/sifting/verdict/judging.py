@@ -198,7 +198,7 @@ def _target(baseline: Mapping[int, Curve], *, given: float | None) -> float | No
 
 
 def _coarse(curves: Sequence[Curve], target: float | None, axis: str) -> list[str]:
-    """Runs that were past the target at their first evaluation: their time is too long."""
+    """Runs that were past the target at their first evaluation: when they were is not known."""
     if target is None:
         return []
     return sorted(c.path for c in curves if c.reach(target, axis) == c.axis(axis)[0])
@@ -215,7 +215,7 @@ def _outcome(verdict: Verdict) -> tuple[str | None, str]:
     best = min(judged, key=lambda arm: (arm.p, arm.p_baseline, *_promise(arm, sign), arm.name))
     if best.p < alpha:
         return best.name, "pays"
-    if best.p_baseline < alpha and verdict.control is None:
+    if best.p_baseline < alpha and not best.beside_control:
         return best.name, "cannot judge"
     if wording.promising(verdict, best):
         return best.name, "open"

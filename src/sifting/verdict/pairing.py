@@ -31,7 +31,8 @@ class ArmVerdict:
         reached: how many finished runs reached the target.
         time: geometric mean of the time until then; None unless all reached it.
         samples: the same of the samples back-propagated.
-        time_ratio: time to the target over the baseline's; None unless all runs of both reached it.
+        time_ratio: time to the target over the baseline's; None unless all runs of both reached it,
+            the baseline's after their first evaluation.
         samples_ratio: the same of the samples.
         cost: time of the whole run over the baseline's.
         over_control: time to the target over random-keep's. Where random-keep did not reach it, all
@@ -65,14 +66,24 @@ class ArmVerdict:
     claim: str = "time"
     sentence: str = ""
 
+    @property
+    def beside_control(self) -> bool:
+        """Whether there were enough runs of random-keep to compare the claim with."""
+        found = self.control_difference if self.claim == "final" else self.over_control
+        return found is not None and found.judged
+
 
 @dataclass(frozen=True)
 class Spent:
-    """What a run spent until the target (None where it never reached it), and in all."""
+    """What a run spent until the target (None where it never reached it), and in all.
+
+    Where it was past the target at its first evaluation (`early`), that is the most it can be.
+    """
 
     time: float | None
     samples: float | None
     total: float
+    early: bool = False
 
     @property
     def bound(self) -> float:
@@ -188,7 +199,8 @@ def _better(estimate: Estimate | None, *, null: float, lower: bool) -> float:
 def _spent(curve: Curve, target: float | None, axis: str) -> Spent:
     time = None if target is None else curve.reach(target, axis)
     samples = None if target is None else curve.reach(target, "samples")
-    return Spent(time, samples, float(curve.axis(axis)[-1]))
+    spent = curve.axis(axis)
+    return Spent(time, samples, float(spent[-1]), early=time == float(spent[0]))
 
 
 def _geometric(values: Sequence[float | None]) -> float | None:
@@ -207,6 +219,9 @@ def _ratio(
 ) -> Estimate | None:
     """Ratio of what was spent; None where a run of either did not get there.
 
+    None, too, where a run of the other arm was there by its first evaluation: when it was is not
+    known, and a ratio to the time of that evaluation says how the arms are evaluated, no more.
+
     Args:
         bound: whether a run of the other arm that did not reach it counts with all its time.
     """
@@ -214,5 +229,7 @@ def _ratio(
     above = [getattr(done[s], what) for s in seeds]
     below = [other[s].bound if bound else getattr(other[s], what) for s in seeds]
     if not seeds or any(not value for value in (*above, *below)):
+        return None
+    if what != "total" and any(other[s].early for s in seeds):
         return None
     return ratio_of(above, below)

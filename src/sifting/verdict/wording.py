@@ -184,8 +184,8 @@ def overall(verdict: Verdict) -> str:
         return f"Cannot be judged yet: no arm has {FEWEST_SEEDS} finished seeds in common with the baseline."
     if verdict.outcome == "cannot judge":
         return (
-            f"{best.name} {_won(verdict, best)}, but there is no random-keep to compare with: run it before "
-            "giving the credit to selection."
+            f"{best.name} {_won(verdict, best)}, but {_lacking(verdict, best)} before giving the credit to "
+            "selection."
         )
     if verdict.outcome == "open":
         among = f", the best of {len(arms)} arms" if len(arms) > 1 else ""
@@ -198,10 +198,9 @@ def overall(verdict: Verdict) -> str:
         many = "every arm is" if len(arms) > 1 else "it is"
         return f"Selection does harm here: {many} measurably worse than the baseline. Leave it off."
     if best.p_baseline < ALPHA:
-        control = verdict.arm(verdict.control or "")
         return (
             f"No measurable gain from selection: leave it off. {best.name} {_won(verdict, best)}, but "
-            f"{control.name} {reached(verdict, control)}: what it gains is not due to the choice of samples."
+            f"{_matched(verdict, best)}: what it gains is not due to the choice of samples."
         )
     among = f", the best of {len(arms)} arms" if len(arms) > 1 else ""
     return (
@@ -221,6 +220,32 @@ def _beside(verdict: Verdict, control: ArmVerdict) -> str:
     if control.time_ratio is not None:
         return f"took {ratio(control.time_ratio)}"
     return f"reached it with {control.reached} of {control.runs} seeds"
+
+
+def _lacking(verdict: Verdict, best: ArmVerdict) -> str:
+    """What is missing to compare the best arm with random-keep."""
+    if verdict.control is None:
+        return "there is no random-keep to compare with: run it"
+    control = verdict.arm(verdict.control)
+    if best.over_control is None and best.claim == "time" and control.finished >= FEWEST_SEEDS:
+        return (
+            f"when {control.name} did is not known, as it was there by its first evaluation: evaluate more "
+            "often, or choose a higher target,"
+        )
+    return (
+        f"{control.name} finished {control.finished} of {control.runs} runs, and {FEWEST_SEEDS} seeds in "
+        "common are needed: make it finish"
+    )
+
+
+def _matched(verdict: Verdict, best: ArmVerdict) -> str:
+    """How random-keep did, where the best arm is not measurably better."""
+    control = verdict.arm(verdict.control or "")
+    if best.claim == "final" and control.difference is not None:
+        return f"{control.name} ends {gap(verdict, control.difference)} from it"
+    if control.time_ratio is not None:
+        return f"{control.name} {reached(verdict, control)}"
+    return f"in time it is not measurably ahead of {control.name}"
 
 
 def _p(value: float) -> str:
@@ -302,6 +327,7 @@ def notes(verdict: Verdict, *, coarse: list[str]) -> list[str]:
     if coarse:
         found.append(
             f"{len(coarse)} run{'s' * (len(coarse) > 1)} had passed the target by the first evaluation and "
-            "count with all the time until then: evaluate more often, or choose a higher target."
+            "count with all the time until then; no ratio to the time of such runs is given. Evaluate more "
+            "often, or choose a higher target."
         )
     return found
