@@ -176,6 +176,34 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_checkpoint(tmp_path: Path
     assert read_run(tmp_path / "run").status == "failed"
 
 
+def test_weights_that_are_not_finite_are_no_checkpoint(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    original = engine.task.loss
+
+    def steep(model: nn.Module, batch: Any) -> Tensor:
+        value = original(model, batch)
+        if engine.update == 13:  # the loss is sound, its gradient is not
+            value = value + (0 * model.head.weight).sqrt().sum()
+        return value
+
+    object.__setattr__(engine.task, "loss", steep)
+    with pytest.raises(Diverged, match=r"after update 14, .* checkpoint is .*00000007"):
+        engine.run()
+    assert engine.folder.latest() == 7
+    assert read_run(tmp_path / "run").status == "failed"
+
+
+def test_losses_of_a_checkpoint_are_put_where_those_to_come_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    engine.advance(7)
+    again = build(engine.folder, pace=PACE, arm=ARMS[0])
+    monkeypatch.setattr(Sifter, "device", torch.device("meta"))
+    again.resume(7)
+    assert [loss.device.type for loss in again.losses] == ["meta"] * 2
+
+
 def test_scores_that_are_not_finite_are_a_run_that_diverged(tmp_path: Path) -> None:
     engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[1])
     engine.advance(9)
@@ -194,6 +222,18 @@ def test_a_run_that_is_asked_to_stop_saves_first(tmp_path: Path) -> None:
     assert engine.finish() == "stopped"
     assert read_run(tmp_path / "run").summary["stopped_by"] == "supper"
     assert RunFolder(tmp_path / "run").latest() == 10
+
+
+def test_the_summary_counts_what_all_ranks_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    engine.advance(40)
+    own = engine.sifter.stats
+    everyones = {"samples_trained": 2 * own().samples_trained}
+    monkeypatch.setattr(engine.sifter, "stats", lambda reduce=False: everyones if reduce else own())
+    engine.finish()
+    assert read_run(tmp_path / "run").summary["sifting"] == {"samples_trained": 2 * 40 * 16}
 
 
 def test_an_empty_loader_is_reported(tmp_path: Path) -> None:

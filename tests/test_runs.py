@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,22 @@ def test_reopening_forgets_what_came_after_the_checkpoint(tmp_path: Path) -> Non
         RunFolder.reopen(folder.path, config={"seed": 2}, step=3)
 
 
+def test_audits_are_numbered_by_the_batches_before_them(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    log = folder.path / "audits.jsonl"
+    log.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(10)))
+    RunFolder.reopen(folder.path, config={"seed": 1}, step=3, batches=6)
+    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [*range(6)]
+    RunFolder.reopen(folder.path, config={"seed": 1}, step=3)
+    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [*range(3)]
+
+
+def test_several_ranks_may_look_at_once_whether_a_folder_can_be_written(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(RunFolder.check, [tmp_path / "run"] * 400))
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["checkpoints"]
+
+
 def test_checkpoints_are_whole_and_the_last_are_kept(tmp_path: Path) -> None:
     folder = make(tmp_path)
     for step in (10, 20, 30):
@@ -89,7 +106,7 @@ def test_a_folder_in_use_or_unwritable_or_too_small_is_refused_before_training(
         RunFolder.create(tmp_path / "file" / "run", config={})
     full = shutil.disk_usage(tmp_path)._replace(free=10 * 2**20)
     monkeypatch.setattr(runs.shutil, "disk_usage", lambda path: full)
-    with pytest.raises(RunError, match="10 MiB free, and 2 checkpoints need 200 MiB"):
+    with pytest.raises(RunError, match="10 MiB free, and 3 checkpoints need 300 MiB"):
         RunFolder.create(tmp_path / "other", config={}, checkpoint_bytes=100 * 2**20)
 
 

@@ -89,7 +89,8 @@ class Engine:
         self.update = int(state["update"])
         self.seconds = {name: float(state["seconds"][name]) for name in CLOCKS}
         self.last = dict(state["last"])
-        self.losses = [] if state["losses"] is None else list(state["losses"])
+        losses = state["losses"]  # to be averaged with those to come
+        self.losses = [] if losses is None else list(losses.to(self.sifter.device))
         if len(parts) == world:
             load_streams(parts[rank]["streams"])
             own = parts[rank].get("buffers", {})
@@ -98,7 +99,16 @@ class Engine:
                     buffer.copy_(own[name])
 
     def save(self) -> Path:
-        """Write a checkpoint of everything a resumed run needs; all ranks take part."""
+        """Write a checkpoint of everything a resumed run needs; all ranks take part.
+
+        Weights that are not finite are not saved: the checkpoints before them are the good ones.
+        """
+        broken = [n for n, p in self.task.model.named_parameters() if not p.isfinite().all()]
+        if broken:
+            raise Diverged(
+                f"after update {self.update}, {broken[0]} is not finite; {self._last_good()}. "
+                "Lower the learning rate, or clip"
+            )
         own = {"sifter": self.sifter.state_dict(), "streams": save_streams()}
         if self.ranks is not None:  # BatchNorm's are each rank's own until DDP's next forward
             buffers = unwrap(self.task.model).named_buffers()
@@ -166,7 +176,8 @@ class Engine:
         status = "stopped" if self.stopped_by else "finished"
         if self._batches is not None:
             self._batches.close()
-        self._end(status)
+        # of all ranks, as in the log; a run that failed cannot ask them any more
+        self._end(status, sifting=dict(self.sifter.stats(reduce=True)))
         return status
 
     def _after_update(self) -> None:

@@ -20,6 +20,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Mapping
@@ -28,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 1
-LEAST_FREE = 2  # checkpoints that must fit on the disk before a run starts
 
 
 class RunError(Exception):
@@ -83,20 +83,21 @@ class RunFolder:
 
     @classmethod
     def create(
-        cls, path: Path, *, config: Mapping[str, Any], checkpoint_bytes: int = 0
+        cls, path: Path, *, config: Mapping[str, Any], checkpoint_bytes: int = 0, keep: int = 2
     ) -> RunFolder:
         """Make a new folder, or say before training starts why it cannot be one.
 
         Args:
             checkpoint_bytes: size of one checkpoint, to see whether the disk has room.
+            keep: how many are kept; a further one is there while it is written.
         """
         cls.check(path)
         write_json(path / "config.json", config)
         free = shutil.disk_usage(path).free
-        if free < LEAST_FREE * checkpoint_bytes:
+        if free < (keep + 1) * checkpoint_bytes:
             raise RunError(
-                f"{path} is on a disk with {free / 2**20:.0f} MiB free, and {LEAST_FREE} checkpoints need "
-                f"{LEAST_FREE * checkpoint_bytes / 2**20:.0f} MiB: free some, or choose another folder"
+                f"{path} is on a disk with {free / 2**20:.0f} MiB free, and {keep + 1} checkpoints need "
+                f"{(keep + 1) * checkpoint_bytes / 2**20:.0f} MiB: free some, or choose another folder"
             )
         folder = cls(path)
         write_json(path / "environment.json", environment())
@@ -108,19 +109,24 @@ class RunFolder:
         """Raise unless a new run can be written to a folder, which is made where it is missing."""
         if (path / "run.json").exists():
             raise RunError(f"{path} holds a run already: resume it, or choose another folder")
-        probe = path / ".probe"
         try:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            probe.write_text("")
-            probe.unlink()
+            with tempfile.TemporaryFile(dir=path):  # each of several ranks has its own
+                pass
         except OSError as error:
             raise RunError(f"cannot write a run to {path}: {error}") from error
 
     @classmethod
-    def reopen(cls, path: Path, *, config: Mapping[str, Any], step: int) -> RunFolder:
+    def reopen(
+        cls, path: Path, *, config: Mapping[str, Any], step: int, batches: int | None = None
+    ) -> RunFolder:
         """Go on with a run from a checkpoint: what was logged after it is forgotten.
 
-        The settings must be those it was started with.
+        Args:
+            config: the settings, which must be those it was started with.
+            step: updates at the checkpoint.
+            batches: that were trained by then, if more than one makes an update; audits are
+                numbered by the batches before them.
         """
         run = read_run(path)
         changed = sorted(k for k in {*config, *run.config} if config.get(k) != run.config.get(k))
@@ -130,8 +136,9 @@ class RunFolder:
                 f"{path} was started with other settings ({shown}): resume it with its own"
             )
         folder = cls(path)
-        for name in ("metrics.jsonl", "audits.jsonl"):
-            kept = [line for line in _lines(path / name) if line.get("step", 0) <= step]
+        last = {"metrics.jsonl": step, "audits.jsonl": (step if batches is None else batches) - 1}
+        for name in last:
+            kept = [line for line in _lines(path / name) if line.get("step", 0) <= last[name]]
             part = path / f".{name}.part"
             part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
             part.replace(path / name)

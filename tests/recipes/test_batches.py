@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 from typing import Any
 
 import numpy as np
@@ -59,6 +62,18 @@ def test_what_is_skipped_is_as_if_it_had_been_made(pairs: Pairs, workers: int) -
     assert equal(epoch(loader), second)  # only one epoch is cut short
     loader.fast_forward(len(loader))
     assert epoch(loader) == []
+
+
+def test_a_signal_to_all_processes_is_not_the_end_of_the_workers(pairs: Pairs) -> None:
+    whole = epoch(TextBatches(pairs, 4, seed=3))
+    found = []
+    for batch in TextBatches(pairs, 4, seed=3, workers=1):
+        found.append(batch)
+        if len(found) == 1:
+            (worker,) = multiprocessing.active_children()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                os.kill(worker.pid or 0, number)
+    assert equal(found, whole)
 
 
 def test_skipping_makes_nothing(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:

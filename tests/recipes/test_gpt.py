@@ -88,7 +88,7 @@ def test_the_paper_preset_has_the_size_of_the_small_published_ones(shape: Any, s
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it has threads
 def test_a_cut_run_resumes_to_the_same_end(data: TextData, tmp_path: Path) -> None:
-    config = replace(TINY, arm="sift-mixed", updates=30, workers=1, warmup=0.1)
+    config = replace(TINY, arm="sift-mixed", updates=30, workers=1, warmup=0.1, accumulate=2)
     train(RECIPE, replace(config, workers=0), tmp_path / "whole", data=data)
 
     def stop(record: Any) -> None:
@@ -101,6 +101,8 @@ def test_a_cut_run_resumes_to_the_same_end(data: TextData, tmp_path: Path) -> No
     assert train(RECIPE, config, tmp_path / "cut", data=data, resume=True) == "finished"
     ends = [RunFolder(tmp_path / name).load(30)["model"] for name in ("whole", "cut")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    audits = [(tmp_path / name / "audits.jsonl").read_text() for name in ("whole", "cut")]
+    assert audits[0] == audits[1] != ""
 
 
 def test_one_pass_is_the_length_of_a_run_that_names_none(data: TextData) -> None:

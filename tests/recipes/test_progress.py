@@ -20,10 +20,9 @@ def test_the_progress_line_says_what_matters() -> None:
             "selection": {"rho_approx": 1.25},
         },
         seen,
-        20.0,
     )
     assert line == (
-        "sift  step 50/100  loss 1.000  accuracy 50.00%  100 samples/s  scoring 10 %  rho 1.25  left 0:00:20"
+        "sift  step 50/100  loss 1.000  accuracy 50.00%  100 samples/s  scoring 10 %  rho 1.25  left 0:00:10"
     )
 
 

@@ -97,6 +97,16 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
         replace(TINY, **options)
 
 
+def test_a_rank_that_tokenises_for_all_shows_the_bar(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sifting.recipes.text.place", lambda: (1, 2))
+    read_text(replace(TINY, data=str(folder)), "wordpiece")
+    shown = capsys.readouterr().err
+    assert "tokenising" in shown
+    assert "documents of" not in shown
+
+
 def test_the_bar_shows_bytes_and_is_silent_without_any(capsys: pytest.CaptureFixture[str]) -> None:
     with reading_bar("tokenising a"):
         pass

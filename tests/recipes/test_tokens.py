@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from text_data import numbered, prose
 
+from sifting.recipes import tokens
 from sifting.recipes.corpus import Corpus, content_hash, read_corpus
 from sifting.recipes.recipe import DataError
 from sifting.recipes.sentences import split_sentences
@@ -142,6 +143,26 @@ def test_a_killed_process_is_gone_on_with_after_its_last_shard(
     assert same(resumed, whole)
     again = resumed.documents_D[-1] - (len(encoded) - whole.documents_D[-1])
     assert again >= 3 * 12  # the sentences of three documents at least were not encoded again
+
+
+def test_a_process_killed_while_it_tidies_up_loses_nothing(
+    vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write(tmp_path / "text")
+    whole = tokenise(corpus, vocabulary, sentences=True, cache=tmp_path / "whole")
+    remove = tokens.shutil.rmtree
+
+    def killed(path: Path, ignore_errors: bool = False) -> None:
+        if path.name == "shard-000001":
+            raise KeyboardInterrupt
+        remove(path, ignore_errors=ignore_errors)
+
+    options: dict[str, Any] = {"sentences": True, "cache": tmp_path, "shard_megabytes": 0.0008}
+    with monkeypatch.context() as patch:
+        patch.setattr(tokens.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            tokenise(corpus, vocabulary, **options)
+    assert same(whole, tokenise(corpus, vocabulary, **options))
 
 
 def test_workers_open_the_files_themselves(vocabulary: Vocabulary, tmp_path: Path) -> None:

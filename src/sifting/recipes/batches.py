@@ -7,6 +7,7 @@ Shapes: B examples, K random numbers of each, N examples in all.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -163,8 +164,18 @@ def _made(plan: _Plan, workers: int) -> Iterator[dict[str, Tensor]]:
             batch_size=None,
             num_workers=workers,
             generator=torch.Generator(),  # else it would draw from the global stream
+            worker_init_fn=_leave_signals,
         )
     return map(_sound, source)
+
+
+def _leave_signals(worker: int) -> None:
+    """Ctrl-C and SIGTERM often go to all processes: the run stops, and its workers with it.
+
+    A worker that ended by itself would end the run at once, with nothing saved.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _sound(batch: dict[str, Tensor] | DataError) -> dict[str, Tensor]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,11 +19,11 @@ from rich.progress import (
 from rich.text import Text
 
 
-def describe(name: str, record: Mapping[str, Any], seen: dict[str, Any], elapsed: float) -> str:
+def describe(name: str, record: Mapping[str, Any], seen: dict[str, Any]) -> str:
     """One line: step, loss, accuracy, samples a second, share of scoring, ρ, time left.
 
     >>> describe("sift", {"step": 10, "planned": 100, "loss": 2.0, "samples_trained": 320,
-    ...          "seconds": {"scoring": 1.0, "forward": 3.0}}, {}, 4.0)
+    ...          "seconds": {"scoring": 1.0, "forward": 3.0}}, {})
     'sift  step 10/100  loss 2.000  80 samples/s  scoring 25 %  left 0:00:36'
     """
     seen.update(record)
@@ -41,7 +40,8 @@ def describe(name: str, record: Mapping[str, Any], seen: dict[str, Any], elapsed
     if seen.get("rho_approx") is not None:
         parts.append(f"rho {seen['rho_approx']:.2f}")
     if isinstance(record.get("planned"), int) and record["step"]:
-        left = elapsed * (record["planned"] - record["step"]) / record["step"]
+        # by the run's own clocks, which go on where it is resumed
+        left = spent * (record["planned"] - record["step"]) / record["step"]
         minutes, seconds = divmod(round(left), 60)
         parts.append(f"left {minutes // 60}:{minutes % 60:02d}:{seconds:02d}")
     return "  ".join(parts)
@@ -56,11 +56,11 @@ def progress_line(
     It starts with the first record: before it, reading the data may have a bar of its own.
     """
     console = Console(quiet=not shown)
-    begin, seen = time.perf_counter(), {}  # type: tuple[float, dict[str, Any]]
+    seen: dict[str, Any] = {}
     live = Live(Text(name), console=console, refresh_per_second=4, transient=False)
 
     def watch(record: Mapping[str, Any]) -> None:
-        line = describe(name, record, seen, time.perf_counter() - begin)
+        line = describe(name, record, seen)
         if console.is_terminal:
             live.start()  # does nothing where it is on
             live.update(Text(line))

@@ -186,9 +186,15 @@ def assemble(
     if rank > 0:
         folder = RunFolder(out)
     elif resume:
-        folder = RunFolder.reopen(out, config=plain, step=step or 0)
+        done = step or 0
+        folder = RunFolder.reopen(out, config=plain, step=done, batches=done * config.accumulate)
     else:
-        folder = RunFolder.create(out, config=plain, checkpoint_bytes=problem.checkpoint_bytes())
+        folder = RunFolder.create(
+            out,
+            config=plain,
+            checkpoint_bytes=problem.checkpoint_bytes(),
+            keep=config.keep_checkpoints,
+        )
     if world > 1:
         dist.barrier()
     optimizer = problem.optimizer
@@ -242,6 +248,8 @@ def train(
         data = recipe.read(config)
     updates = config.updates or recipe.updates(config, data)
     problem = recipe.problem(config, data)
+    if place()[0] > 0:  # the weights are alike on all ranks; what dropout leaves out is not to be
+        torch.manual_seed(config.seed + place()[0] * 2**32)
     budget = {"budget": {"kind": "updates", "amount": updates}}
     engine = assemble(
         recipe.name, config, problem, out, updates=updates, resume=resume, extra=budget
@@ -253,12 +261,18 @@ def train(
 @contextmanager
 def joined(device: str) -> Iterator[str]:
     """Take part in the group that `torchrun` made, if any; gives this rank's device."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or in_use():
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not in_use()
+    if several and device == "cuda":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    try:  # before the data is read, which may take long
+        torch.empty(1, device=device)
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)  # whose clock is waited for and random stream saved
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={device!r} cannot be used here: {error}") from error
+    if not several:
         yield device
         return
-    if device == "cuda":
-        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
-        torch.cuda.set_device(device)
     dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo")
     try:
         yield device

@@ -134,7 +134,8 @@ def read_text(config: TextConfig, kind: str) -> TextData:
         )
     else:
         vocabulary = load_vocabulary(kind, config.vocabulary)
-    with reading_bar(f"tokenising {config.data}", shown=place()[0] == 0) as progress:
+    # only the rank that tokenises has anything to show, and it may be any
+    with reading_bar(f"tokenising {config.data}") as progress:
         tokens = tokenise(corpus, vocabulary, sentences=kind == "wordpiece", progress=progress)
     data = TextData(tokens, vocabulary, *tokens.split(config.dev_share))
     if place()[0] == 0:

@@ -127,6 +127,7 @@ def tokenise(
                 _write_shards(corpus, vocabulary, sentences, part, shard_megabytes * 1e6, progress)
                 _join(part, corpus.name)
                 part.rename(path)
+                _drop_shards(path)
             except OSError as error:
                 raise DataError(
                     f"tokenising {corpus.name} into {part} failed: {error}. What is done is kept: make room, "
@@ -248,5 +249,9 @@ def _join(folder: Path, name: str) -> None:
         "bytes": int(records[-1]["place"]["bytes"]),
     }
     write_json(folder / "report.json", {**report, "made": round(time.time())})
-    for shard in shards:
-        shutil.rmtree(shard)
+
+
+def _drop_shards(folder: Path) -> None:
+    """Only from an entry that has its name: a process that is killed here leaves all of the text."""
+    for shard in folder.glob("shard-*"):
+        shutil.rmtree(shard, ignore_errors=True)
