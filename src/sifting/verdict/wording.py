@@ -112,7 +112,10 @@ def promising(verdict: Verdict, arm: ArmVerdict) -> bool:
         lower, null = verdict.lower_is_better, 0.0
     else:
         pairs, lower, null = [arm.time_ratio, arm.over_control], True, 1.0
-    return all(e is not None and (e.below(null) if lower else e.above(null)) for e in pairs)
+    return all(
+        e is not None and e.p is not None and e.p < ALPHA and (e.value < null) == lower
+        for e in pairs
+    )
 
 
 def reached(verdict: Verdict, arm: ArmVerdict) -> str:
