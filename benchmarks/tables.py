@@ -138,6 +138,20 @@ def recalibration(name: str) -> str:
     return rows(["arm", "as trained", "recalibrated", "difference (over seeds)"], lines)
 
 
+def kinds(name: str) -> str:
+    """Accuracy of tokens hidden behind [MASK], left as they are, and replaced by another."""
+    result = read(f"{name}.json")
+    lines = []
+    for arm, seeds in result["arms"].items():
+        cells = []
+        for kind in ("hidden", "left", "replaced"):
+            values = [100 * figures[kind] for figures in seeds.values()]
+            cells.append(f"{statistics.mean(values):.2f} ({min(values):.2f}–{max(values):.2f})")
+        lines.append([arm, *cells])
+    table = rows(["arm", "hidden (80 %)", "left (10 %)", "replaced (10 %)"], lines)
+    return f"{table}\n\nMade by `{result['command']}`; the least and the largest seed in brackets."
+
+
 def costs(name: str) -> str:
     """What each arm's operations cost, and the updates that its budget allows."""
     lines = []
@@ -160,7 +174,7 @@ def costs(name: str) -> str:
 
 KINDS: dict[str, Callable[..., str]] = {
     make.__name__: make
-    for make in (overhead, sampling, verdict, sentences, quality, recalibration, costs)
+    for make in (overhead, sampling, verdict, sentences, quality, recalibration, kinds, costs)
 }
 MARKER = re.compile(
     r"(?P<start><!-- (?P<what>[\w -]+): benchmarks/tables.py -->)\n.*?(?P<end><!-- end of (?P=what) -->)",

@@ -172,7 +172,6 @@ def strange(folder: Path) -> Path:
         (damaged, r"a\.parquet is not a parquet file, or is damaged"),
         (strange, r"a\.pdf is none of \.parquet"),
     ],
-    ids=str,
 )
 @pytest.mark.filterwarnings("ignore")  # of the Hub's client, offline
 def test_what_cannot_be_read_is_named(make: Any, message: str, tmp_path: Path) -> None:
