@@ -80,6 +80,8 @@ def test_checkpoints_are_whole_and_the_last_are_kept(tmp_path: Path) -> None:
     assert folder.load(20)["x"].tolist() == [20.0] * 3
     (folder.checkpoints / ".step-00000040.part").mkdir()  # killed while writing
     assert folder.latest() == 30
+    (folder.checkpoints / "step-00000030" / "state.pt").unlink()  # killed while writing it again
+    assert folder.latest() == 20
 
 
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:

@@ -168,8 +168,9 @@ class RunFolder:
         return self.checkpoints / f"step-{step:08d}"
 
     def latest(self) -> int | None:
-        """Step of the newest whole checkpoint."""
-        steps = [int(p.name[5:]) for p in self.checkpoints.glob("step-*") if p.name[5:].isdigit()]
+        """Step of the newest whole checkpoint; one that was being removed is none."""
+        found = [p.parent.name[5:] for p in self.checkpoints.glob("step-*/state.pt")]
+        steps = [int(step) for step in found if step.isdigit()]
         return max(steps, default=None)
 
     def save(self, step: int, state: Mapping[str, Any], *, keep: int) -> Path:

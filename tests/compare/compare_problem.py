@@ -76,6 +76,13 @@ def misnamed(seed: int) -> Problem:
     return problem
 
 
+def unwritable(seed: int) -> Problem:
+    problem = build(seed)
+    figures = {"accuracy": 0.5, "share": torch.tensor(0.25)}
+    object.__setattr__(problem, "evaluate", lambda model: figures)
+    return problem
+
+
 def headless(model: nn.Module, **options: Any) -> Sifter:
     return Sifter(model, **{**options, "exit": 9})
 

@@ -259,6 +259,7 @@ def test_the_board_shows_a_line_for_each_arm(tmp_path: Path) -> None:
         (["compare_problem:nothing"], "returned a str, and must return a sifting.problem.Problem"),
         (["compare_problem:broken"], "raised KeyError: 'weights'"),
         (["compare_problem:misnamed"], "must be a dict with a number under 'f1'"),
+        (["compare_problem:unwritable"], "evaluate gave share=tensor(0.2500), a Tensor, which"),
         (["resnet", "huge"], "resnet has no preset 'huge'; it has: paper, small, smoke"),
         ([OWN, "smoke"], "has no preset 'smoke'"),
         ([OWN, "--arms", "sieve"], "arm='sieve' is unknown"),

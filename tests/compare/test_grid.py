@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,7 @@ def entry(*accuracies: float | None, planned: int = 3) -> Entry:
         ((0.5, 0.13, 0.1), "50.00 (1 of 3)"),  # a guess has a standard error of 0.01 here
         ((0.5, 0.131, 0.5), "37.70 ± 21.30"),
         ((None, 0.1, None), "–"),
+        ((0.5, math.nan, 0.7), "60.00 ± 14.14 (2 of 3)"),
         ((0.5, 0.6), ""),
     ],
 )
@@ -124,6 +127,7 @@ def test_the_best_of_each_column_is_bold_if_all_its_runs_converged() -> None:
     [
         (["--max-lrs", "0.1", "0.1"], "max_lrs=(0.1, 0.1): give at least one, each once"),
         (["--max-lrs", "-1"], "give numbers above 0"),
+        (["--max-lrs", "0.01", "0.010000001"], "two would be written to one folder"),
         (["--datasets", "digits@big"], "after the @ give the pictures' side"),
         (["--datasets", "a/digits", "b/digits"], "two would be written to one folder"),
         (["--max-lr", "0.1"], "--max-lr is for single runs: here it is --max-lrs"),
@@ -137,6 +141,19 @@ def test_mistakes_are_named(
     assert message in capsys.readouterr().err
     assert sift.main(["grid", "bert"]) == 2
     assert "no grid for 'bert'" in capsys.readouterr().err
+
+
+def test_an_arm_of_the_current_directory_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sifting.compare.grid_cli import parse
+
+    (tmp_path / "arms_of_a_grid.py").write_text('half = {"exit": 1, "score": "loss"}\n')
+    elsewhere = [path for path in sys.path if path != ""]  # as under the installed command
+    monkeypatch.setattr(sys, "path", elsewhere)
+    monkeypatch.chdir(tmp_path)
+    argv = ["resnet", "smoke", "--out", "x", "--arms", "arms_of_a_grid:half"]
+    assert "arms_of_a_grid:half" in parse(argv).configs
 
 
 def test_the_papers_data_sets_are_the_papers_presets(tmp_path: Path) -> None:

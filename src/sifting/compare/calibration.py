@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import tempfile
@@ -203,7 +204,16 @@ def _evaluated(target: Target, problem: Problem) -> float:
             f"{target.name}: evaluate gave {figures!r}, which must be a dict with a number under "
             f"{problem.metric!r}, the problem's metric"
         )
-    return time.monotonic() - begin
+    spent = time.monotonic() - begin
+    for name, value in figures.items():
+        try:
+            json.dumps({name: value})
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{target.name}: evaluate gave {name}={value!r}, a {type(value).__name__}, which cannot be "
+                "written to the log: give a plain number, e.g. by .item()"
+            ) from error
+    return spent
 
 
 def _tables(readings: Mapping[str, Reading]) -> dict[str, dict[str, float]]:

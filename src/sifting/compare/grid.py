@@ -97,6 +97,8 @@ class Grid:
                 raise ValueError(f"{name}={given}: give at least one, each once")
         if any(not lr > 0 for lr in self.max_lrs):
             raise ValueError(f"max_lrs={self.max_lrs}: give numbers above 0")
+        if len({f"{lr:g}" for lr in self.max_lrs}) < len(self.max_lrs):
+            raise ValueError(f"max_lrs={self.max_lrs}: two would be written to one folder")
         folders = [data.folder for data in self.datasets]
         if len(set(folders)) < len(folders):
             raise ValueError(f"datasets: two would be written to one folder, of {folders}")

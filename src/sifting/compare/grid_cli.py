@@ -14,7 +14,7 @@ from sifting.compare.cli import console_of, preset_of, refuse
 from sifting.compare.grid import Grid, Pictured, run_grid
 from sifting.compare.harness import configs_of
 from sifting.compare.tables import NOTE
-from sifting.compare.target import RecipeTarget, find_target
+from sifting.compare.target import RecipeTarget, find_target, import_from_here
 from sifting.engine import Diverged
 from sifting.runs import RunError
 
@@ -82,6 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: list[str]) -> Grid:
     """The grid that some arguments mean."""
+    import_from_here()  # arms may be the user's own
     target = find_target(argv[0])
     assert isinstance(target, RecipeTarget)
     preset, rest = preset_of(target, argv)

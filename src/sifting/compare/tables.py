@@ -40,7 +40,7 @@ def at_chance(accuracy: float, *, chance: float, tests: int) -> bool:
         chance: one over the number of classes.
         tests: test samples.
     """
-    return accuracy <= chance + 3 * math.sqrt(chance * (1 - chance) / tests)
+    return not accuracy > chance + 3 * math.sqrt(chance * (1 - chance) / tests)  # NaN is no success
 
 
 @dataclass(frozen=True)
