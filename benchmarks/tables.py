@@ -52,7 +52,7 @@ def overhead() -> str:
 
 def sampling() -> str:
     """The paper's table of sampling time, with forward and backward for comparison."""
-    result = read("overhead-loss-128.json")
+    result = read("sampling-128.json")
     timed = result["update"]
     both = timed["forward"] + timed["backward"]
     lines = [
@@ -75,7 +75,8 @@ def sampling() -> str:
         "measured ÷ FLOP ratio",
         "paper, ÷ (forward + backward)",
     ]
-    return f"{rows(columns, lines)}\n\nMade by `{result['command']}`."
+    made = f"Made by `{result['command']}`; medians over {len(result['rounds'])} interleaved rounds."
+    return f"{rows(columns, lines)}\n\n{made}"
 
 
 def rows(columns: list[str], lines: list[list[str]]) -> str:
