@@ -201,6 +201,7 @@ def test_numbers_by_a_function_of_the_batch(net: Net) -> None:
         ({"score": "entropy"}, "score='entropy': a MemoryExit remembers losses"),
         ({"ids": None}, "pass ids= to the Sifter"),
         ({"scope": "global"}, "scope='global' moves samples"),
+        ({"trim": 0.1}, "trim=0.1 leaves out the highest scores"),
     ],
 )
 def test_what_does_not_go_with_it_is_said_at_construction(

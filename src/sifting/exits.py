@@ -234,7 +234,7 @@ class Exit(ABC):
     runs = True  # whether it runs the model to score
     observes = False  # whether it wants to be told the exact loss of everything that is trained
 
-    def suits(self, *, score: Score, scope: str, call: Call) -> None:  # noqa: B027
+    def suits(self, *, score: Score, scope: str, call: Call, trim: float) -> None:  # noqa: B027
         """Raise at construction where the sifter's other arguments do not go with this exit."""
 
     @abstractmethod

@@ -70,7 +70,7 @@ class MemoryExit(Exit):
     def __repr__(self) -> str:
         return f"MemoryExit({self.size}, revisit={self.revisit:g})"
 
-    def suits(self, *, score: Score, scope: str, call: Call) -> None:
+    def suits(self, *, score: Score, scope: str, call: Call, trim: float) -> None:
         if score != "loss":
             raise ValueError(
                 f"score={score!r}: a MemoryExit remembers losses and nothing else: use score='loss'"
@@ -79,6 +79,11 @@ class MemoryExit(Exit):
             raise ValueError(
                 "a MemoryExit has to know which sample is which: pass ids= to the Sifter, the key of "
                 "the batch that holds the samples' numbers, its position, or a function of the batch"
+            )
+        if trim > 0:
+            raise ValueError(
+                f"trim={trim} leaves out the highest scores, which a MemoryExit gives to samples that were "
+                "never trained, so that they never would be: use trim=0"
             )
         if scope == "global":
             raise ValueError(

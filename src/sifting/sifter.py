@@ -205,7 +205,7 @@ class Sifter:
         self._heard = False  # whether its losses were reported
         self._observing = self.exit.observes and policy != "random" and keep != 1.0
         if policy != "random":
-            self.exit.suits(score=score, scope=scope, call=self.scorer.call)
+            self.exit.suits(score=score, scope=scope, call=self.scorer.call, trim=trim)
             self.exit.bind(self.scorer.model, stack)
         self.scope = scope
         self._group = group

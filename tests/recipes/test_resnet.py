@@ -166,8 +166,10 @@ def test_large_pictures_train_resume_and_evaluate_on_workers(tmp_path: Path) -> 
     assert all(torch.equal(alone[name], resumed[name]) for name in alone)
 
 
-def test_data_that_is_too_small_leaves_no_folder_behind(digits: Any, tmp_path: Path) -> None:
+def test_data_that_is_too_small_leaves_the_folder_to_the_next_try(
+    digits: Any, tmp_path: Path
+) -> None:
     config = replace(TINY, arm="sift", batch=800)  # 1,600 candidates, of 1,400 pictures
     with pytest.raises(ValueError, match="batches of 1600 on 1 ranks from 1400 pictures"):
         train(RECIPE, config, tmp_path / "run", data=digits)
-    assert not (tmp_path / "run").exists()
+    RunFolder.check(tmp_path / "run")  # raises where there is a run
