@@ -75,7 +75,9 @@ def sampling() -> str:
         "measured ÷ FLOP ratio",
         "paper, ÷ (forward + backward)",
     ]
-    made = f"Made by `{result['command']}`; medians over {len(result['rounds'])} interleaved rounds."
+    made = (
+        f"Made by `{result['command']}`; medians over {len(result['rounds'])} interleaved rounds."
+    )
     return f"{rows(columns, lines)}\n\n{made}"
 
 
