@@ -104,6 +104,39 @@ def test_damaged_and_half_written_runs_are_named_and_left_out(
     assert {"cut", *SPEEDS} == set(collect([runs]).experiments[0].arms)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seconds": {"forward": -5.0}},
+        {"seconds": {"forward": 1e300}},
+        {"step": None},
+        {"step": "x"},
+        {"load": 10**400},
+        {"accuracy": 1e300},
+        {"accuracy": -1.7e308},
+    ],
+    ids=lambda change: str(change)[:40],
+)
+def test_one_damaged_run_does_not_cost_the_report(
+    runs: Path, tmp_path: Path, change: dict[str, object]
+) -> None:
+    log = runs / "sift-seed0" / "metrics.jsonl"
+    records = [json.loads(line) for line in log.read_text().splitlines()]
+    for record in records:
+        if "step" not in change or record["kind"] == "train":  # evaluations are read more closely
+            record.update(change)
+    log.write_text("".join(json.dumps(record) + "\n" for record in records))
+    material = collect([runs], target=0.6)
+    assert material.experiments[0].verdict.arm("sift").finished in (2, 3)
+    context.machines(material.experiments[0])
+    assert write_html(material, tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_a_table_of_costs_with_a_number_that_no_float_holds_is_named(runs: Path) -> None:
+    (runs / "sift-seed0" / "reference.json").write_text(f'{{"scoring": {10**400}}}')
+    assert [skipped.name for skipped in collect([runs]).skipped] == ["sift-seed0"]
+
+
 def test_links_out_of_the_folder_are_not_followed(runs: Path, tmp_path: Path) -> None:
     secret = write(replace(made("secret", 0), path=Path("elsewhere")), tmp_path)
     (runs / "door").symlink_to(secret)

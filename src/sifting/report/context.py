@@ -63,7 +63,7 @@ def machines(experiment: Experiment) -> Table:
     rows = [[key.removeprefix("versions."), " / ".join(_unique(v))] for key, v in found.items()]
     for arm, entries in experiment.arms.items():
         loads = [
-            float(m["load"])
+            plain(m["load"])
             for e in entries
             for m in e.run.metrics
             if isinstance(m.get("load"), (int, float))

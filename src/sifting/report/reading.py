@@ -109,7 +109,7 @@ def collect(folders: Sequence[Path], *, target: float | None = None) -> Material
             name = path.name if path == folder else str(path.relative_to(folder))
             try:
                 entries.setdefault(path.resolve(), _read(path, folder.resolve(), name, skipped))
-            except (RunError, ValueError, OSError, RecursionError) as error:
+            except (RunError, ValueError, OSError, RecursionError, OverflowError) as error:
                 skipped.append(Skipped(name, str(error) or type(error).__name__))
     by_path = {id(entry.run): entry for entry in entries.values()}
     groups = comparable([entry.run for entry in entries.values()])

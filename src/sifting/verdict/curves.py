@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from sifting.runs import Run
 
 Floats = NDArray[np.float64]
+LARGEST = 1e15  # count or seconds of a run
+VAST = 1e100  # figures beyond are as good as infinite, and their squares are
 CONTROLS = ("random-keep", "random", "random keep")
 
 
@@ -157,6 +159,7 @@ def curve_of(run: Run) -> Curve:
     try:
         for record in run.metrics:
             figure = _number(record.get(metric))
+            float(record.get("step", 0))  # of every record: curves of other figures are drawn too
             if record.get("kind") != "eval":
                 continue
             ends = figure is not None
@@ -177,6 +180,10 @@ def curve_of(run: Run) -> Curve:
         raise CurveError(f"{run.path} is damaged: metrics.jsonl has figures that are not finite")
     if (np.diff(table[:, :3], axis=0) < 0).any():
         raise CurveError(f"{run.path} is damaged: the counts in metrics.jsonl go backwards")
+    if (table[:, :3] < 0).any() or (table[:, :3] > LARGEST).any() or not _counts(known):
+        raise CurveError(
+            f"{run.path} is damaged: metrics.jsonl has counts or times below 0, or vast"
+        )
     return Curve(
         arm=arm_of(run),
         seed=seed,
@@ -201,11 +208,15 @@ def training_seconds(clocks: Mapping[str, Any]) -> float:
     return math.fsum(float(value) for name, value in clocks.items() if name != "evaluation")
 
 
+def _counts(values: Sequence[float]) -> bool:
+    return all(0 <= value <= LARGEST for value in values)
+
+
 def _number(value: Any) -> float | None:
-    """A finite number, or None."""
+    """A finite number whose square is finite too, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
-        return float(value) if math.isfinite(value) else None
+        return float(value) if abs(value) < VAST else None
     except OverflowError:  # an integer that no float can hold
         return None
