@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sifting.runs import Run, read_run, write_json
+from sifting.training.run_folder import Run, read_run, write_json
 from sifting.verdict import judge
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from sifting.recipes import bert
-from sifting.recipes.pairs import IGNORED, Pairs
-from sifting.runs import RunFolder, read_run, write_json
+from sifting.recipes.text.pairs import IGNORED, Pairs
+from sifting.training.run_folder import RunFolder, read_run, write_json
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

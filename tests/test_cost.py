@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from sifting import Sifter, cost, objective
+from sifting import Sifter, cost
+from sifting.model import objective
 
 transformers = pytest.importorskip("transformers")
 

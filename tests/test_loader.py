@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import Net
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -19,7 +18,8 @@ from torch.utils.data import (
 )
 
 from sifting import Sifter
-from sifting.streams import Streams
+from sifting.rng import Streams
+from tests.helpers.models import Net
 
 
 def dataset(samples: int) -> TensorDataset:

@@ -12,11 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers as hf
-from conftest import SMALL, Net, token_batch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Selection, Sifter, SiftingWarning, TunedExit
+from tests.helpers.models import SMALL, Net, token_batch
 
 
 def candidates(count: int = 6, size: int = 12) -> list[tuple[Tensor, Tensor]]:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from sifting._version import __version__
 
 if TYPE_CHECKING:
-    from sifting.additive import AdditiveExit
-    from sifting.exits import Exit
-    from sifting.memory import MemoryExit
-    from sifting.meter import SiftingWarning, Stats
+    from sifting.exits.additive import AdditiveExit
+    from sifting.exits.base import Exit
+    from sifting.exits.memory import MemoryExit
+    from sifting.exits.tuned import TunedExit
+    from sifting.measure.meter import SiftingWarning, Stats
     from sifting.sifter import Selection, Sifter
-    from sifting.tuned import TunedExit
 
 __all__ = [
     "AdditiveExit",
@@ -36,14 +36,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "AdditiveExit": "additive",
-    "Exit": "exits",
-    "MemoryExit": "memory",
+    "AdditiveExit": "exits.additive",
+    "Exit": "exits.base",
+    "MemoryExit": "exits.memory",
     "Selection": "sifter",
     "Sifter": "sifter",
-    "SiftingWarning": "meter",
-    "Stats": "meter",
-    "TunedExit": "tuned",
+    "SiftingWarning": "measure.meter",
+    "Stats": "measure.meter",
+    "TunedExit": "exits.tuned",
 }
 
 

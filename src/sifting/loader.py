@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from sifting import batch as batches
-from sifting.streams import Streams
+from sifting.data import batch as batches
+from sifting.rng import Streams
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter

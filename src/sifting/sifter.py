@@ -17,21 +17,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sifting import batch as batches
-from sifting import scores
-from sifting.audit import Auditor, explored_means
-from sifting.calls import Call, Forward, GetLabels, Ids
-from sifting.exits import BlockExit, Exit
+from sifting.data import batch as batches
+from sifting.exits.base import Exit
+from sifting.exits.block import BlockExit
+from sifting.exits.scoring import Scorer
+from sifting.exits.tuned import TunedExit
 from sifting.loader import SiftedLoader
-from sifting.meter import SPAN, Meter, Stats, reduced
-from sifting.objective import PerSampleLoss, Score
-from sifting.ranks import Ranks, Share, even_count
-from sifting.schedules import Schedule
-from sifting.scorer import Scorer
-from sifting.selection import Choice, Policy, Rule
-from sifting.streams import Streams
-from sifting.tuned import TunedExit
-from sifting.wrappers import data_parallel, in_use
+from sifting.measure.audit import Auditor, explored_means
+from sifting.measure.meter import SPAN, Meter, Stats, reduced
+from sifting.model.call import Call, Forward, GetLabels, Ids
+from sifting.model.objective import PerSampleLoss, Score
+from sifting.parallel.detect import data_parallel, in_use
+from sifting.parallel.ranks import Ranks, Share, even_count
+from sifting.rng import Streams
+from sifting.select import scores
+from sifting.select.policies import Choice, Policy, Rule
+from sifting.select.schedule import Schedule
 
 EXPLORE = 0.25  # default share of random picks with a tuned exit
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom

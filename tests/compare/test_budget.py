@@ -3,13 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from conftest import Net
 from torch import randint, randn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter
 from sifting.compare.budget import Budget, Work, parse_budget
-from sifting.schedules import Schedule
+from sifting.select.schedule import Schedule
+from tests.helpers.models import Net
 
 TABLE = {"data": 0.01, "scoring": 1.0, "auditing": 2.0, "forward": 1.0, "backward": 2.0}
 

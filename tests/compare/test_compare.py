@@ -15,17 +15,17 @@ import pytest
 import torch
 from rich.console import Console
 
-from sifting import cli as sift
+from sifting.cli import main as sift
 from sifting.compare.calibration import OPERATIONS
-from sifting.compare.cells import Cell
-from sifting.compare.watch import Board
+from sifting.compare.live import Board
+from sifting.compare.turns import Cell
 from sifting.recipes import resnet
-from sifting.recipes.recipe import train
-from sifting.runs import RunFolder, read_run
+from sifting.training.recipe import train
+from sifting.training.run_folder import RunFolder, read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
-OWN = "compare_problem:build"
+OWN = "tests.helpers.problems:build"
 FAST = ["--evaluations", "4", "--audit-every", "5"]
 
 
@@ -66,7 +66,7 @@ def record(out: Path) -> Any:
 def test_a_users_own_problem_and_selectors_from_end_to_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arms = ["sift", "compare_problem:half", "compare_problem:selector"]
+    arms = ["sift", "tests.helpers.problems:half", "tests.helpers.problems:selector"]
     assert run(tmp_path, "--arms", *arms, "--seeds", "0", "1") == 0
     shown = capsys.readouterr().out
     found = record(tmp_path)
@@ -254,19 +254,28 @@ def test_the_board_shows_a_line_for_each_arm(tmp_path: Path) -> None:
     [
         (["alexnet"], "target='alexnet' is unknown: choose a recipe (bert, gpt, resnet)"),
         (["no_such_module:build"], "'no_such_module' cannot be imported"),
-        (["compare_problem:absent"], "has no function 'absent'"),
-        (["compare_problem:number"], "has no function 'number'"),
-        (["compare_problem:nothing"], "returned a str, and must return a sifting.problem.Problem"),
-        (["compare_problem:broken"], "raised KeyError: 'weights'"),
-        (["compare_problem:misnamed"], "must be a dict with a number under 'f1'"),
-        (["compare_problem:unwritable"], "evaluate gave share=tensor(0.2500), a Tensor, which"),
+        (["tests.helpers.problems:absent"], "has no function 'absent'"),
+        (["tests.helpers.problems:number"], "has no function 'number'"),
+        (
+            ["tests.helpers.problems:nothing"],
+            "returned a str, not a sifting Problem",
+        ),
+        (["tests.helpers.problems:broken"], "raised KeyError: 'weights'"),
+        (["tests.helpers.problems:misnamed"], "must be a dict with a number under 'f1'"),
+        (
+            ["tests.helpers.problems:unwritable"],
+            "evaluate gave share=tensor(0.2500), a Tensor, which",
+        ),
         (["resnet", "huge"], "resnet has no preset 'huge'; it has: paper, small, smoke"),
         ([OWN, "smoke"], "has no preset 'smoke'"),
         ([OWN, "--arms", "sieve"], "arm='sieve' is unknown"),
         ([OWN, "--arms", "sift", "sift"], "give each once"),
-        ([OWN, "--arms", "compare_problem:absent"], "cannot be imported"),
-        ([OWN, "--arms", "compare_problem:number"], "is a int"),
-        ([OWN, "--arms", "compare_problem:headless"], "arm 'compare_problem:headless' cannot be"),
+        ([OWN, "--arms", "tests.helpers.problems:absent"], "cannot be imported"),
+        ([OWN, "--arms", "tests.helpers.problems:number"], "is a int"),
+        (
+            [OWN, "--arms", "tests.helpers.problems:headless"],
+            "headless' cannot be",
+        ),
         ([OWN, "--seeds", "1", "1"], "give at least one, each once"),
         ([OWN, "--budget", "soon"], "budget='soon' is not understood"),
         ([OWN, "--budget", "3u"], "fewer than its 4 evaluations"),
@@ -333,11 +342,11 @@ def assert_ends_alike(whole: Path, out: Path) -> None:
 def test_a_killed_comparison_ends_like_one_that_is_not(whole: Path, tmp_path: Path) -> None:
     # the table of the other, since what is charged goes into the log
     (tmp_path / "comparison.json").write_text((whole / "comparison.json").read_text())
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     path = os.pathsep.join([str(here), str(here.parent), *filter(None, sys.path)])
     command = ["compare", OWN, "--out", str(tmp_path), "--budget", "24u", *FAST, *TWO]
     process = subprocess.Popen(
-        [sys.executable, "-m", "sifting.cli", *command],
+        [sys.executable, "-m", "sifting.cli.main", *command],
         env={**os.environ, "PYTHONPATH": path, "COMPARE_PAUSE": "0.3"},
         stdout=subprocess.DEVNULL,
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sifting import cli as sift
+from sifting.cli import main as sift
 from sifting.compare.grid import Pictured
 from sifting.compare.tables import Entry, GridTable
-from sifting.runs import Run, read_run
+from sifting.training.run_folder import Run, read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
@@ -146,7 +146,7 @@ def test_mistakes_are_named(
 def test_an_arm_of_the_current_directory_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sifting.compare.grid_cli import parse
+    from sifting.cli.grid import parse
 
     (tmp_path / "arms_of_a_grid.py").write_text('half = {"exit": 1, "score": "loss"}\n')
     elsewhere = [path for path in sys.path if path != ""]  # as under the installed command
@@ -157,7 +157,7 @@ def test_an_arm_of_the_current_directory_is_found(
 
 
 def test_the_papers_data_sets_are_the_papers_presets(tmp_path: Path) -> None:
-    from sifting.compare.grid_cli import parse
+    from sifting.cli.grid import parse
 
     found = parse(["resnet", "paper", "--out", str(tmp_path)])
     assert found.datasets == (Pictured("uoft-cs/cifar100", 32), Pictured("ethz/food101", 224))

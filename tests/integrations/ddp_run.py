@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 torch.set_num_threads(1)
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 
 def of_trainer(folder: Path) -> dict[str, Any]:
-    from integrations.hf import Watched, run
-    from integrations.tiny import Texts
+    from tests.helpers.hf_trainer import Watched, run
+    from tests.helpers.trainer_models import Texts
 
     options: dict[str, Any] = {"ddp_backend": "gloo", "ddp_find_unused_parameters": False}
     plain = run(folder, Watched, **options)
@@ -42,8 +42,8 @@ def of_trainer(folder: Path) -> dict[str, Any]:
 
 
 def of_lightning(folder: Path) -> dict[str, Any]:
-    from integrations import test_lightning
-    from integrations.test_lightning import fit
+    from tests.integrations import test_lightning
+    from tests.integrations.test_lightning import fit
 
     class Normed(test_lightning.Net):
         """A batch norm's statistics are each process's own, and only the first one's are saved."""

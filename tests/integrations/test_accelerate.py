@@ -12,8 +12,8 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 
-from integrations.tiny import Texts, classifier
 from sifting import Sifter
+from tests.helpers.trainer_models import Texts, classifier
 
 PAPER = {"exit": 1, "score": "loss", "keep": 0.5, "audit_every": 0}
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Net
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
@@ -13,7 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from sifting import Sifter
 from sifting.integrations.counts import Epochs, candidate_count
 from sifting.integrations.files import read_state, write_state
-from sifting.schedules import Schedule, kept_count
+from sifting.select.schedule import Schedule, kept_count
+from tests.helpers.models import Net
 
 
 @given(st.integers(1, 512), st.sampled_from([1.0, 0.5, 0.25, 0.75, 0.1, 0.3, 2 / 3, 0.125]))

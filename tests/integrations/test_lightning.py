@@ -10,13 +10,13 @@ import lightning.pytorch as pl
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import Net
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from sifting import Sifter
 from sifting.integrations.lightning import SiftCallback
+from tests.helpers.models import Net
 
 PAPER = {"exit": 1, "score": "loss", "keep": 0.5, "audit_every": 0}
 pytestmark = [

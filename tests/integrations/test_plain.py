@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from conftest import Net
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
-from integrations.tiny import Texts, causal, classifier
 from sifting import Sifter
+from tests.helpers.models import Net
+from tests.helpers.trainer_models import Texts, causal, classifier
 
 PAPER = {"exit": 1, "score": "loss", "keep": 0.5}
 

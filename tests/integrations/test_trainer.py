@@ -10,10 +10,10 @@ import torch
 import transformers as hf
 from torch.utils.data import DataLoader
 
-from integrations.hf import PAPER, Sifted, Watched, arguments, run
-from integrations.tiny import Texts, causal, classifier
 from sifting import Sifter
 from sifting.integrations.trainer import SiftMixin, SiftTrainer
+from tests.helpers.hf_trainer import PAPER, Sifted, Watched, arguments, run
+from tests.helpers.trainer_models import Texts, causal, classifier
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},

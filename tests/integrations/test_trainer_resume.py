@@ -11,9 +11,9 @@ import torch
 import transformers as hf
 from torch.utils.data import IterableDataset
 
-from integrations.hf import Watched, run
-from integrations.tiny import SMALL, Texts, classifier
 from sifting.integrations.files import read_state
+from tests.helpers.hf_trainer import Watched, run
+from tests.helpers.trainer_models import SMALL, Texts, classifier
 
 RESUMED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": ({}, {}),

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from text_data import numbered, wordpiece
 
 from sifting.recipes.batches import TextBatches, uniforms
-from sifting.recipes.pairs import Pairs
-from sifting.recipes.recipe import DataError
+from sifting.recipes.text.pairs import Pairs
+from sifting.training.recipe import DataError
+from tests.helpers.text import numbered, wordpiece
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from text_data import prose
 
-from sifting.recipes import bert, cli
-from sifting.recipes.arms import ARMS
+from sifting.cli import train as cli
+from sifting.recipes import bert
 from sifting.recipes.bert import PRESETS, RECIPE
-from sifting.recipes.pairs import IGNORED, Pairs
-from sifting.recipes.recipe import train
-from sifting.recipes.text import TextData, read_text
-from sifting.runs import RunFolder, read_run
+from sifting.recipes.text.common import TextData, read_text
+from sifting.recipes.text.pairs import IGNORED, Pairs
+from sifting.training.arms import ARMS
+from sifting.training.recipe import train
+from sifting.training.run_folder import RunFolder, read_run
+from tests.helpers.text import prose
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 

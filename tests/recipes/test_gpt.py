@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from text_data import prose
 
 from sifting.recipes import gpt
-from sifting.recipes.arms import ARMS
 from sifting.recipes.gpt import PRESETS, RECIPE
-from sifting.recipes.recipe import train
-from sifting.recipes.text import TextData, read_text
-from sifting.runs import RunFolder, read_run
+from sifting.recipes.text.common import TextData, read_text
+from sifting.training.arms import ARMS
+from sifting.training.recipe import train
+from sifting.training.run_folder import RunFolder, read_run
+from tests.helpers.text import prose
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 

@@ -8,12 +8,13 @@ import pytest
 import torch
 from PIL import Image
 
-from sifting.recipes import cli, resnet
-from sifting.recipes.arms import ARMS
-from sifting.recipes.pictures import read_pictures
-from sifting.recipes.recipe import train
+from sifting.cli import train as cli
+from sifting.recipes import resnet
+from sifting.recipes.images.reading import read_pictures
 from sifting.recipes.resnet import RECIPE
-from sifting.runs import RunFolder, read_run
+from sifting.training.arms import ARMS
+from sifting.training.recipe import train
+from sifting.training.run_folder import RunFolder, read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 

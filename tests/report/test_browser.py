@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import made, write
 
 from sifting.report import collect, write_html
 from sifting.verdict import Verdict
+from tests.helpers.run_folders import made, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)")

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import made, write
 
-from sifting import cli
-from sifting.report import NothingToReport, collect, context, tables, write_html
+from sifting.cli import main as cli
+from sifting.report import NothingToReport, collect, provenance, tables, write_html
 from sifting.report.figures import drawings
 from sifting.report.page import page
+from tests.helpers.run_folders import made, write
 
 SPEEDS = {"baseline": 1.0, "random-keep": 1.0, "sift": 1.3}
 
@@ -128,7 +128,7 @@ def test_one_damaged_run_does_not_cost_the_report(
     log.write_text("".join(json.dumps(record) + "\n" for record in records))
     material = collect([runs], target=0.6)
     assert material.experiments[0].verdict.arm("sift").finished in (2, 3)
-    context.machines(material.experiments[0])
+    provenance.machines(material.experiments[0])
     assert write_html(material, tmp_path / "report.html").stat().st_size > 10_000
 
 
@@ -255,7 +255,7 @@ def test_a_seed_on_a_busy_machine_does_not_cut_the_curve_short() -> None:
 
 
 def test_settings_that_differ_and_settings_in_common(runs: Path) -> None:
-    different, common = context.settings(collect([runs]).experiments[0])
+    different, common = provenance.settings(collect([runs]).experiments[0])
     rows = {row[0]: row[1:] for row in different.rows}
     assert different.columns == ["setting", "baseline", "random-keep", "sift"]
     assert rows["selector.policy"] == ["–", "random", "top"]
@@ -285,7 +285,7 @@ def test_a_name_in_any_script_or_with_formulas_can_be_drawn(tmp_path: Path) -> N
 
 def test_watching_keeps_the_page_current_until_ctrl_c(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "report.html"
-    command = ["-m", "sifting.cli", "report", str(runs), "-o", str(out), "--watch", "0.2"]
+    command = ["-m", "sifting.cli.main", "report", str(runs), "-o", str(out), "--watch", "0.2"]
     process = subprocess.Popen(
         [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -149,7 +149,7 @@ def test_a_missing_extra_is_named(folder, capsys, monkeypatch):
 
 
 def test_the_top_level_command_reaches_it(folder, capsys):
-    from sifting.cli import main as sift
+    from sifting.cli.main import main as sift
 
     assert sift(["theory", "rho", *SMALL["rho"]]) == 0
     assert "wrote theory-rho.png" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import sifting.theory
-from sifting.cli import main
+from sifting.cli.main import main
 
 DOC = Path(__file__).parents[2] / "docs" / "theory.md"
 TEXT = DOC.read_text()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_runs import made
 
 from sifting.verdict.curves import Curve, CurveError, comparable, curve_of, is_baseline, is_control
+from tests.helpers.run_folders import made
 
 
 def curve(figures: list[float], *, lower: bool = False) -> Curve:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_runs import made
 
-from sifting.runs import Run
+from sifting.training.run_folder import Run
 from sifting.verdict import judge
+from tests.helpers.run_folders import made
 
 ARMS = ("baseline", "random-keep", "sift")
 

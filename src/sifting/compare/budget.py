@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from sifting.audit import default_period
-from sifting.schedules import Schedule
+from sifting.measure.audit import default_period
+from sifting.select.schedule import Schedule
 
 Kind = Literal["seconds", "updates", "samples"]
 UNITS: dict[str, tuple[Kind, float]] = {

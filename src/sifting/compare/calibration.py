@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sifting.compare.budget import Work
-from sifting.compare.target import Target, seed_all
-from sifting.engine import Diverged, Engine
-from sifting.problem import Problem
-from sifting.recipes.recipe import Common, assemble
-from sifting.runs import RunError
+from sifting.compare.workload import Target, seed_all
+from sifting.training.engine import Diverged, Engine
+from sifting.training.problem import Problem
+from sifting.training.recipe import Common, assemble
+from sifting.training.run_folder import RunError
 
 OPERATIONS = ("data", "scoring", "auditing", "forward", "backward", "optimizer")
 SAME = ("forward", "backward", "optimizer")  # the same work in every arm that trains as many

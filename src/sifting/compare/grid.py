@@ -15,14 +15,14 @@ from typing import Literal
 
 from rich.console import Console
 
-from sifting.compare.cells import Cell, run_cells
 from sifting.compare.harness import BASELINE, Plan, prepare
-from sifting.compare.record import Record, with_evaluations
+from sifting.compare.live import Board, plan_table
+from sifting.compare.manifest import Record, with_evaluations
 from sifting.compare.tables import NOTE, Entry, GridTable
-from sifting.compare.target import RecipeTarget
-from sifting.compare.watch import Board, plan_table
-from sifting.recipes.recipe import Common
-from sifting.runs import read_run
+from sifting.compare.turns import Cell, run_cells
+from sifting.compare.workload import RecipeTarget
+from sifting.training.recipe import Common
+from sifting.training.run_folder import read_run
 
 Kind = Literal["time", "updates"]
 KINDS: dict[Kind, str] = {"time": "training time", "updates": "number of gradient updates"}

@@ -11,13 +11,13 @@ from rich.console import Console
 
 from sifting.compare.budget import parse_budget
 from sifting.compare.calibration import calibrate
-from sifting.compare.cells import Cell, run_cells
-from sifting.compare.record import NAME, Record, make_record, read_record, with_evaluations
-from sifting.compare.target import Target, parse_settings
-from sifting.compare.watch import Board, plan_table
-from sifting.recipes.arms import find_arm
-from sifting.recipes.recipe import Common
-from sifting.runs import RunError, read_run, write_json
+from sifting.compare.live import Board, plan_table
+from sifting.compare.manifest import NAME, Record, make_record, read_record, with_evaluations
+from sifting.compare.turns import Cell, run_cells
+from sifting.compare.workload import Target, parse_settings
+from sifting.training.arms import find_arm
+from sifting.training.recipe import Common
+from sifting.training.run_folder import RunError, read_run, write_json
 from sifting.verdict import Verdict, judge
 
 BASELINE, CONTROL = "baseline", "random"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from sifting.runs import Run
+from sifting.training.run_folder import Run
 
 NAMES = {
     "baseline": "Baseline",

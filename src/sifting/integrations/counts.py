@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from sifting.meter import Stats
-from sifting.schedules import Schedule
+from sifting.measure.meter import Stats
+from sifting.select.schedule import Schedule
 
 SHOWN = ("rho_approx", "rho_explored", "recall", "rank_correlation", "misclassified")
 

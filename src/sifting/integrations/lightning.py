@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader
 
 from sifting.integrations.counts import loggable
 from sifting.loader import SiftedLoader, listening
+from sifting.rng import Streams
 from sifting.sifter import Sifter
-from sifting.streams import Streams
 
 KEY = "sifter"  # in Lightning's checkpoints
 

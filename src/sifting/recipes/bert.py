@@ -17,10 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sifting.problem import Problem
-from sifting.recipes.pairs import IGNORED, Pairs
-from sifting.recipes.recipe import Recipe, update_size
-from sifting.recipes.text import SIMPLE_WIKIPEDIA, TextConfig, TextData, read_text, text_problem
+from sifting.recipes.text.common import (
+    SIMPLE_WIKIPEDIA,
+    TextConfig,
+    TextData,
+    read_text,
+    text_problem,
+)
+from sifting.recipes.text.pairs import IGNORED, Pairs
+from sifting.training.problem import Problem
+from sifting.training.recipe import Recipe, update_size
 
 FIXED = 20_24  # seed of the pairs and masks that are evaluated, the same in all runs
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sifting.recipes.recipe import DataError
+from sifting.training.recipe import DataError
 
 
 def cache_folder(folder: Path | None = None) -> Path:

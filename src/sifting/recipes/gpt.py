@@ -16,10 +16,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sifting.problem import Problem
-from sifting.recipes.blocks import Blocks
-from sifting.recipes.recipe import Recipe, update_size
-from sifting.recipes.text import SIMPLE_WIKIPEDIA, TextConfig, TextData, read_text, text_problem
+from sifting.recipes.text.blocks import Blocks
+from sifting.recipes.text.common import (
+    SIMPLE_WIKIPEDIA,
+    TextConfig,
+    TextData,
+    read_text,
+    text_problem,
+)
+from sifting.training.problem import Problem
+from sifting.training.recipe import Recipe, update_size
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from sifting.additive import AdditiveExit
-from sifting.problem import Problem
-from sifting.recipes.picture_batches import PictureBatches, plain_batches
-from sifting.recipes.pictures import EncodedPictures, PictureSplit, Statistics, read_pictures
-from sifting.recipes.recipe import Common, Recipe, place, update_size
-from sifting.streams import Streams
+from sifting.exits.additive import AdditiveExit
+from sifting.recipes.images.batches import PictureBatches, plain_batches
+from sifting.recipes.images.reading import EncodedPictures, PictureSplit, Statistics, read_pictures
+from sifting.rng import Streams
+from sifting.training.problem import Problem
+from sifting.training.recipe import Common, Recipe, place, update_size
 
 Data = tuple[PictureSplit, PictureSplit]
 

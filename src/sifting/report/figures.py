@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from sifting.report import tables
-from sifting.report.clean import clip
 from sifting.report.palette import CLOCKS, PLAIN, THEMED, Palette, style
 from sifting.report.reading import Experiment
+from sifting.report.sanitize import clip
 from sifting.report.svg import inline, saved, settings
 
 if TYPE_CHECKING:

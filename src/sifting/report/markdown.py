@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from sifting.report import context, tables
-from sifting.report.clean import clean
+from sifting.report import provenance, tables
 from sifting.report.figures import drawings
 from sifting.report.reading import Material
+from sifting.report.sanitize import clean
 from sifting.verdict.layout import escape
 
 
@@ -26,13 +26,13 @@ def markdown(material: Material, *, links: Mapping[str, str]) -> str:
             link = quote(links[f"{number}-{drawing.key}"])
             lines += [f"### {escape(drawing.title)}", "", f"![{escape(drawing.title)}]({link})", ""]
             lines += [escape(drawing.about), ""]
-        different, _ = context.settings(experiment)
+        different, _ = provenance.settings(experiment)
         for table in (
             tables.clock_table(experiment),
             tables.exit_table(experiment),
             different,
-            context.machines(experiment),
-            context.run_table(experiment),
+            provenance.machines(experiment),
+            provenance.run_table(experiment),
         ):
             if table.rows:
                 lines += [f"### {escape(table.caption)}", "", *_rows(table), ""]

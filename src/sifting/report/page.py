@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 
 from sifting._version import __version__
-from sifting.report import context, tables
-from sifting.report.clean import escape
+from sifting.report import provenance, tables
 from sifting.report.figures import Drawing, drawings
 from sifting.report.palette import (
     CLOCKS,
@@ -23,6 +22,7 @@ from sifting.report.palette import (
     variables,
 )
 from sifting.report.reading import Experiment, Material
+from sifting.report.sanitize import escape
 from sifting.verdict import Verdict
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -136,12 +136,12 @@ def _experiment(experiment: Experiment, number: int) -> str:
     if "rho" in drawn:
         parts += ["<h3>Selection quality over training</h3>", _arm_legend(experiment)]
         parts.append(_grid([drawn["rho"], drawn["recall"]], at))
-    different, common = context.settings(experiment)
+    different, common = provenance.settings(experiment)
     parts.append("<h3>Settings</h3>")
     parts.append(_table(different) if different.rows else "<p>All arms have the same settings.</p>")
     parts.append(_details("Settings that all runs share", _table(common)))
-    parts += ["<h3>Machine and runs</h3>", _table(context.machines(experiment))]
-    parts.append(_details("Every run", _table(context.run_table(experiment))))
+    parts += ["<h3>Machine and runs</h3>", _table(provenance.machines(experiment))]
+    parts.append(_details("Every run", _table(provenance.run_table(experiment))))
     return "\n".join([*parts, "</section>"])
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sifting.runs import Run, RunError, read_run
+from sifting.training.run_folder import Run, RunError, read_run
 from sifting.verdict import Verdict, judge
 from sifting.verdict.curves import Curve, arm_of, comparable, curve_of, text
 

@@ -12,8 +12,8 @@ from typing import Any
 from matplotlib import style
 from matplotlib.figure import Figure
 
-from sifting.report.clean import escape
 from sifting.report.palette import VARIABLES
+from sifting.report.sanitize import escape
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from sifting.runs import Run
+    from sifting.training.run_folder import Run
 
 Floats = NDArray[np.float64]
 LARGEST = 1e15  # count or seconds of a run
@@ -42,7 +42,7 @@ def metric_of(run: Run) -> str:
 def budget_of(run: Run) -> str:
     """The run's budget in words, or "" where the settings do not say.
 
-    >>> from sifting.runs import Run
+    >>> from sifting.training.run_folder import Run
     >>> from pathlib import Path
     >>> config = {"budget": {"kind": "updates", "amount": 600}}
     >>> budget_of(Run(Path("r"), "finished", config, {}, [], None))
@@ -150,7 +150,7 @@ def curve_of(run: Run) -> Curve:
     """The learning curve of a run; evaluations without a finite figure of merit are passed over.
 
     Args:
-        run: of `sifting.runs.read_run`.
+        run: of `sifting.training.run_folder.read_run`.
 
     Raises:
         CurveError: where the log is not what docs/run-format.md says.

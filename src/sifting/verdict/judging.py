@@ -25,7 +25,7 @@ from sifting.verdict.curves import (
 from sifting.verdict.pairing import ArmVerdict, Role, corrected, finished, measure
 
 if TYPE_CHECKING:
-    from sifting.runs import Run
+    from sifting.training.run_folder import Run
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def judge(
     """Compare the arms of one experiment.
 
     >>> from pathlib import Path
-    >>> from sifting.runs import Run
+    >>> from sifting.training.run_folder import Run
     >>> def run(arm, seed, pace):
     ...     log = [{"kind": "eval", "step": n, "samples_trained": n, "seconds": {"forward": n * pace},
     ...             "accuracy": 0.2 * n} for n in (1, 2, 3, 4)]
@@ -109,7 +109,7 @@ def judge(
     (0.97–1.01): selection pays 21 %."
 
     Args:
-        runs: of `sifting.runs.read_run`, one for each arm and seed, under one budget.
+        runs: of `sifting.training.run_folder.read_run`, one for each arm and seed, under one budget.
         target: figure of merit whose time is compared; by default the best that every baseline run
             reached.
         baseline: name of the baseline's arm; by default "baseline", or the one without a selector.

@@ -1,0 +1,1 @@
+"""The `sift` command: one file a command."""

@@ -1,0 +1,77 @@
+"""The `sift` command: one entry per job, each imported only when it is called."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from sifting._version import __version__
+
+# name -> (module whose `main(argv) -> int` does the job, one line for --help, extra it needs)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "compare": (
+        "sifting.cli.compare",
+        "arms × seeds under one budget, on a recipe or your own model, with a verdict",
+        "recipes",
+    ),
+    "cost": ("sifting.cli.cost", "predict what scoring costs beside training", ""),
+    "demo": (
+        "sifting.cli.demo",
+        "train a small real task with and without sifting, and compare",
+        "recipes",
+    ),
+    "report": ("sifting.cli.report", "runs to one page: did selection pay, and why", "report"),
+    "grid": (
+        "sifting.cli.grid",
+        "the paper's ResNet tables: arms × learning rates × seeds, in one command",
+        "recipes",
+    ),
+    "train": (
+        "sifting.cli.train",
+        "the paper's experiments, at any size: sift train resnet",
+        "recipes",
+    ),
+    "theory": ("sifting.theory.cli", "the paper's bounds as tables and plots", "theory"),
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the top level; what follows the command belongs to the command."""
+    width = max(map(len, COMMANDS))
+    parser = argparse.ArgumentParser(
+        prog="sift",
+        description="Spend backward passes only on the samples worth them.",
+        epilog="commands:\n"
+        + "\n".join(f"  {name:<{width}}  {line}" for name, (_, line, _) in COMMANDS.items())
+        + "\n\n`sift COMMAND --help` says what a command takes.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"sifting {__version__}")
+    parser.add_argument("command", choices=sorted(COMMANDS), metavar="COMMAND")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    module_name, _, extra = COMMANDS[args.command]
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("sifting"):
+            raise
+        print(
+            f"sift {args.command} needs {error.name}, which is not installed: "
+            f"pip install 'sifting[{extra}]'",
+            file=sys.stderr,
+        )
+        return 2
+    return int(module.main(args.arguments))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

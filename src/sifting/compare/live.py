@@ -1,0 +1,122 @@
+"""What a comparison shows while it runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from sifting.compare.calibration import OPERATIONS
+from sifting.compare.manifest import Record
+from sifting.compare.turns import Cell, TimeLeft
+
+
+def span(seconds: float | None) -> str:
+    """A time for people.
+
+    >>> span(75), span(7322), span(None)
+    ('1:15', '2:02:02', '?')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Board:
+    """A line for each arm, of the seed under way, and the time left overall.
+
+    Args:
+        console: where to show it.
+        cells: all of the comparison.
+    """
+
+    def __init__(self, console: Console, cells: Sequence[Cell]) -> None:
+        self.console, self.cells = console, cells
+        self.left = TimeLeft(cells)
+        self.over = sum(cell.over for cell in cells)
+        self.seen: dict[str, dict[str, Any]] = {}
+        self.live: Live | None = None
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show it, rewritten with every record, where there is a terminal."""
+        if not self.console.is_terminal:
+            yield
+            return
+        with Live(self.render(), console=self.console, refresh_per_second=4) as self.live:
+            yield
+        self.live = None
+
+    def watch(self, cell: Cell, record: Mapping[str, Any]) -> None:
+        """Take in a record of a cell."""
+        seen = self.seen.setdefault(cell.config.arm, {})
+        if seen.get("path") != cell.path:
+            seen.clear()
+        seen.update(record, path=cell.path, seed=cell.config.seed, planned=cell.updates)
+        seen.update(record.get("selection") or {})
+        self.left.note(cell, int(record["step"]))
+        if self.live is not None:
+            self.live.update(self.render())
+
+    def ended(self, cell: Cell, status: str) -> None:
+        """Take in that a cell is over."""
+        self.over += 1
+        self.left.end(cell)
+        last = self.seen.get(cell.config.arm, {})
+        last = last if last.get("path") == cell.path else {}
+        metric = last.get("metric", "")
+        shown = f", {metric} {_figure(last[metric], '.4f')}" if metric in last else ""
+        how = "diverged" if status == "failed" else status
+        done = f"{self.over} of {len(self.cells)} cells, left {span(self.left.seconds)}"
+        self.console.print(
+            f"{cell.name}: {how}{shown}; {done}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+        if self.live is not None:
+            self.live.update(self.render())
+
+    def render(self) -> Group:
+        """The board as it is."""
+        table = Table(box=None, pad_edge=False)
+        metric = next((seen["metric"] for seen in self.seen.values()), "figure")
+        for name in ("arm", "seed", "update", "loss", metric, "rho", "scoring"):
+            table.add_column(name, justify="left" if name == "arm" else "right")
+        for arm, seen in self.seen.items():
+            spent = sum(seen["seconds"].values())
+            table.add_row(
+                Text(arm),
+                str(seen["seed"]),
+                f"{seen['step']}/{seen['planned']}",
+                _figure(seen.get("loss"), ".3f"),
+                _figure(seen.get(metric), ".2%" if "acc" in metric else ".4f"),
+                _figure(seen.get("rho_approx"), ".2f"),
+                _figure(seen["seconds"].get("scoring", 0.0) / spent if spent else None, ".0%"),
+            )
+        line = f"{self.over} of {len(self.cells)} cells done, left {span(self.left.seconds)}"
+        return Group(table, Text(line))
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)
+
+
+def plan_table(record: Record) -> Table:
+    """Milliseconds of each operation, and the updates that the budget allows each arm."""
+    table = Table(title="milliseconds of each operation, and the plan", box=None, pad_edge=False)
+    table.add_column("arm")
+    for name in (*OPERATIONS, "updates", "seconds"):
+        table.add_column(name, justify="right")
+    for arm, row in record.arms.items():
+        times = [f"{1e3 * row.table[name]:.4g}" for name in OPERATIONS]
+        table.add_row(Text(arm), *times, str(row.updates), f"{row.seconds:.1f}")
+    return table

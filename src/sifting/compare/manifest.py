@@ -1,0 +1,221 @@
+"""`comparison.json`: what a comparison was started with, its budget and its table of costs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sifting.compare.budget import Budget
+from sifting.compare.calibration import Calibration
+from sifting.compare.turns import Cell
+from sifting.training.recipe import Common
+from sifting.training.run_folder import RunError, write_json
+
+FORMAT = 1
+NAME = "comparison.json"
+
+
+def plain(config: Common) -> dict[str, Any]:
+    """The settings of a config that all its cells share, as JSON has them."""
+    shared: dict[str, Any] = json.loads(json.dumps(asdict(config)))
+    return {key: value for key, value in shared.items() if key not in ("arm", "seed", "updates")}
+
+
+def folder_name(arm: str, taken: Mapping[str, str]) -> str:
+    """A folder for an arm that no other arm has.
+
+    >>> folder_name("mine.selectors:half", {})
+    'mine.selectors-half'
+    >>> folder_name("a:b", {"a/b": "a-b"})
+    'a-b-2'
+    """
+    name = base = re.sub(r"[^A-Za-z0-9._@-]+", "-", arm).lstrip(".-") or "arm"
+    number = 1
+    while name in {folder for other, folder in taken.items() if other != arm}:
+        number += 1
+        name = f"{base}-{number}"
+    return name
+
+
+@dataclass(frozen=True)
+class Row:
+    """An arm of a comparison.
+
+    Attributes:
+        folder: where its cells are.
+        settings: its config, arm and seed aside.
+        table: seconds of each operation.
+        same: what it shares with arms whose update is the same work.
+        updates: that its budget allows.
+        seconds: of reference time that they take.
+    """
+
+    folder: str
+    settings: Mapping[str, Any]
+    table: Mapping[str, float]
+    same: str
+    updates: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """The content of `comparison.json`.
+
+    Attributes:
+        target: what is trained.
+        asked: the budget as the user wrote it.
+        budget: kind and amount that every arm has.
+        arms: by name.
+        calibrations: one for each time that arms were measured: which, rounds, load, scale.
+        evaluation: seconds of one evaluation.
+    """
+
+    target: str
+    asked: str
+    budget: Mapping[str, Any]
+    arms: Mapping[str, Row]
+    calibrations: tuple[Mapping[str, Any], ...]
+    evaluation: float
+
+    def write(self, out: Path) -> None:
+        """Write the file."""
+        write_json(out / NAME, {"format": FORMAT, **asdict(self)})
+
+    def check(self, out: Path, *, target: str, asked: str, configs: Mapping[str, Common]) -> None:
+        """Raise unless the settings are those that the comparison was started with."""
+        now: dict[str, Any] = {"target": target, "budget": asked}
+        then: dict[str, Any] = {"target": self.target, "budget": self.asked}
+        for arm, config in configs.items():
+            if arm in self.arms:
+                now.update({f"{arm}: {key}": value for key, value in plain(config).items()})
+                old = self.arms[arm].settings
+                then.update({f"{arm}: {key}": value for key, value in old.items()})
+        changed = [key for key in sorted({*now, *then}) if now.get(key) != then.get(key)]
+        if changed:
+            shown = "; ".join(f"{key} {then.get(key)!r} → {now.get(key)!r}" for key in changed)
+            raise RunError(
+                f"{out} holds a comparison with other settings ({shown}): go on with its own, or choose "
+                "another folder"
+            )
+
+    def cell(self, out: Path, config: Common) -> Cell:
+        """The cell of an arm and a seed."""
+        row = self.arms[config.arm]
+        path = out / row.folder / f"seed-{config.seed}"
+        return Cell(config, path, row.updates, row.seconds, self.budget, row.table)
+
+
+def read_record(out: Path) -> Record | None:
+    """The record of a folder; None where no comparison was started there."""
+    path = out / NAME
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise RunError(f"{path} has format {content['format']!r}; this release reads {FORMAT}")
+        return Record(
+            target=content["target"],
+            asked=content["asked"],
+            budget=content["budget"],
+            arms={arm: Row(**row) for arm, row in content["arms"].items()},
+            calibrations=tuple(content["calibrations"]),
+            evaluation=float(content["evaluation"]),
+        )
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{path} is damaged: {type(error).__name__} {error}") from error
+
+
+def make_record(
+    *,
+    target: str,
+    asked: str,
+    budget: Budget,
+    configs: Mapping[str, Common],
+    found: Calibration,
+    old: Record | None = None,
+) -> Record:
+    """Plan the arms by a calibration, beside those that an older record holds.
+
+    Args:
+        target: what is trained.
+        asked: the budget as the user wrote it.
+        budget: the same, parsed.
+        configs: settings of the arms that were measured, the baseline's among them.
+        found: what was measured.
+        old: record to add to. Its seconds are kept: what was measured now is scaled by how long
+            the baseline's update took then and now.
+    """
+    scale = 1.0
+    tables = {arm: dict(table) for arm, table in found.tables.items()}
+    if old is not None:
+        then, now = (_update(t["baseline"]) for t in (_tables(old), tables))
+        scale = then / now
+        tables = {a: {k: v * scale for k, v in t.items()} for a, t in tables.items()}
+        known = {row.same: row.table for row in old.arms.values()}
+        for arm, table in tables.items():
+            same = known.get(found.same[arm], {})
+            table.update({k: same[k] for k in ("forward", "backward", "optimizer") if k in same})
+        tables = {arm: table for arm, table in tables.items() if arm not in old.arms}
+    amount = budget.amount
+    if old is not None:
+        amount = float(old.budget["amount"])
+    elif budget.of_baseline:
+        updates = int(budget.amount)
+        amount = found.work["baseline"].seconds(tables["baseline"], updates)
+    kind = "seconds" if budget.of_baseline else budget.kind
+    arms = dict(old.arms) if old is not None else {}
+    for arm, table in tables.items():
+        work, config = found.work[arm], configs[arm]
+        if kind == "seconds":
+            updates = work.affordable(table, amount)
+        else:
+            each = found.batches[arm] * config.accumulate if kind == "samples" else 1
+            updates = int(amount) // each
+        if updates < config.evaluations:
+            raise ValueError(_too_small(asked, arm, updates, config.evaluations))
+        folder = folder_name(arm, {name: row.folder for name, row in arms.items()})
+        seconds = work.seconds(table, updates)
+        arms[arm] = Row(folder, plain(config), table, found.same[arm], updates, seconds)
+    calibration = {
+        "arms": list(tables),
+        "rounds": found.rounds,
+        "load": list(found.load),
+        "doubt": {arm: found.doubt[arm] for arm in tables},
+        "scale": scale,
+    }
+    return Record(
+        target=target,
+        asked=asked,
+        budget={"kind": kind, "amount": amount},
+        arms=arms,
+        calibrations=(*(old.calibrations if old is not None else ()), calibration),
+        evaluation=old.evaluation if old is not None else found.evaluation,
+    )
+
+
+def with_evaluations(cell: Cell, seconds: float) -> Cell:
+    """The cell, its evaluations counted in its time."""
+    return replace(cell, seconds=cell.seconds + cell.config.evaluations * seconds)
+
+
+def _tables(record: Record) -> dict[str, Mapping[str, float]]:
+    return {arm: row.table for arm, row in record.arms.items()}
+
+
+def _update(table: Mapping[str, float]) -> float:
+    return table["forward"] + table["backward"] + table["optimizer"]
+
+
+def _too_small(asked: str, arm: str, updates: int, evaluations: int) -> str:
+    if updates < 1:
+        return f"budget={asked!r} is not enough for one update of arm {arm!r}: give more"
+    return (
+        f"budget={asked!r} is {updates} updates of arm {arm!r}, fewer than its {evaluations} evaluations: "
+        "give more, or lower --evaluations"
+    )

@@ -1,0 +1,208 @@
+"""What is compared: a recipe by name, or a user's own `module:function`."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import random
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Protocol
+
+import torch
+import tyro
+
+from sifting.cli.train import RECIPES, find_recipe
+from sifting.training.problem import Problem
+from sifting.training.recipe import Common, Recipe
+
+
+class Target(Protocol):
+    """A problem that can be built anew for every arm and seed."""
+
+    @property
+    def name(self) -> str:
+        """What a user calls it."""
+
+    @property
+    def presets(self) -> Mapping[str, Common]:
+        """Settings by name, the first of which is taken where none is given."""
+
+    def problem(self, config: Common) -> Problem:
+        """The problem of one run."""
+
+    def with_settings(self, config: Common, settings: Mapping[str, Any]) -> Common:
+        """The config with some values replaced, or an error that names the wrong one."""
+
+
+@dataclass
+class RecipeTarget:
+    """A recipe; its data is read once for all arms and seeds."""
+
+    recipe: Recipe[Any, Any]
+    cache: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.recipe.name
+
+    @property
+    def presets(self) -> Mapping[str, Common]:
+        return self.recipe.presets
+
+    def problem(self, config: Common) -> Problem:
+        return self.recipe.problem(config, self.data(config))
+
+    def data(self, config: Common) -> Any:
+        """The data of some settings."""
+        own = {f.name for f in fields(config)} - {f.name for f in fields(Common)}
+        # learning rates and the like do not change the data, and reading may take minutes
+        kept = sorted(name for name in own if not _of_training(name))
+        key = repr([(name, getattr(config, name)) for name in kept])
+        if key not in self.cache:
+            self.cache[key] = self.recipe.read(config)
+        return self.cache[key]
+
+    def updates(self, config: Common) -> int:
+        """How many updates the settings mean."""
+        return config.updates or self.recipe.updates(config, self.data(config))
+
+    def with_settings(self, config: Common, settings: Mapping[str, Any]) -> Common:
+        return replace(config, **{k: _fitting(config, k, v) for k, v in settings.items()})
+
+
+def _of_training(name: str) -> bool:
+    return "lr" in name.split("_") or name in ("weight_decay", "epochs", "shape")
+
+
+@dataclass(frozen=True)
+class Own(Common):
+    """Settings of a run of a user's own problem."""
+
+    options: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
+    """Further arguments of the function that builds it."""
+
+
+@dataclass
+class FunctionTarget:
+    """A user's own `build(seed, **options) -> Problem`."""
+
+    name: str
+    build: Callable[..., Any]
+
+    @property
+    def presets(self) -> Mapping[str, Common]:
+        return {"": Own()}
+
+    def problem(self, config: Common) -> Problem:
+        options = getattr(config, "options", {})
+        called = (
+            f"{self.name}(seed={config.seed}{''.join(f', {k}={v!r}' for k, v in options.items())})"
+        )
+        try:
+            problem = self.build(seed=config.seed, **options)
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            raise ValueError(
+                f"{called} raised {type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})"
+            ) from error
+        if not isinstance(problem, Problem):
+            raise ValueError(f"{called} returned a {type(problem).__name__}, not a sifting Problem")
+        return problem
+
+    def with_settings(self, config: Common, settings: Mapping[str, Any]) -> Common:
+        assert isinstance(config, Own)
+        common = {f.name for f in fields(Common)}
+        own = {k: _fitting(config, k, v) for k, v in settings.items() if k in common}
+        options = {k: v for k, v in settings.items() if k not in common}
+        return replace(config, **own, options={**config.options, **options})
+
+
+def find_target(name: str) -> RecipeTarget | FunctionTarget:
+    """The target of a name: a recipe's, or `module:function`.
+
+    >>> find_target("resnet").name
+    'resnet'
+
+    Args:
+        name: as on the command line; modules are looked for in the current directory too.
+    """
+    if name in RECIPES:
+        return RecipeTarget(find_recipe(name))
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ValueError(
+            f"target={name!r} is unknown: choose a recipe ({', '.join(RECIPES)}) or a path to your own "
+            "function (module:function)"
+        )
+    import_from_here()
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:
+        raise ValueError(
+            f"target={name!r}: {module!r} cannot be imported: {type(error).__name__}: {error}. Run where "
+            "it lies, or put its folder on PYTHONPATH"
+        ) from error
+    build = getattr(found, attribute, None)
+    if not callable(build):
+        raise ValueError(
+            f"target={name!r}: {module!r} has no function {attribute!r}; write one: "
+            "def build(seed) -> sifting.training.problem.Problem"
+        )
+    return FunctionTarget(name, build)
+
+
+def import_from_here() -> None:
+    """Let modules of the current directory be imported, as under `python -m`."""
+    if os.getcwd() not in sys.path and "" not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def seed_all(seed: int) -> None:
+    """Seed torch's, Python's and, where it is in use, NumPy's global streams."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)
+
+
+def parse_settings(given: list[str], arms: list[str]) -> dict[str | None, dict[str, Any]]:
+    """Settings of each arm from "ARM:key=value", of all arms from "key=value" under None.
+
+    >>> parse_settings(["sift:max_lr=0.01", "clip=1.0"], ["sift"])
+    {'sift': {'max_lr': 0.01}, None: {'clip': 1.0}}
+    """
+    found: dict[str | None, dict[str, Any]] = {}
+    for text in given:
+        left, equals, value = text.partition("=")
+        arm, colon, key = left.rpartition(":")
+        if not equals or not key.isidentifier():
+            raise ValueError(
+                f"--set {text!r} is not understood: write ARM:key=value, or key=value for all"
+            )
+        if colon and arm not in arms:
+            raise ValueError(f"--set {text!r}: the arms are {', '.join(arms)}, without {arm!r}")
+        try:
+            plain = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            plain = value
+        found.setdefault(arm if colon else None, {})[key] = plain
+    return found
+
+
+def _fitting(config: Common, key: str, value: Any) -> Any:
+    """A value for a field of a config, of the field's type."""
+    names = [f.name for f in fields(config)]
+    if key not in names or key in ("arm", "seed", "updates", "options"):
+        known = ", ".join(n for n in names if n not in ("arm", "seed", "updates", "options"))
+        raise ValueError(f"--set {key}={value!r}: there is no such setting; choose among {known}")
+    now = getattr(config, key)
+    if isinstance(now, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if now is not None and type(value) is not type(now):
+        raise ValueError(f"--set {key}={value!r}: give a {type(now).__name__}, like {now!r}")
+    return value

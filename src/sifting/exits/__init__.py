@@ -1,0 +1,1 @@
+"""Exits: where a scoring pass leaves the model, and what it makes of what it finds there."""

@@ -1,0 +1,106 @@
+"""The exit of the paper's BERT: the model's own head on the k-th block's output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sifting.exits.base import Exit
+from sifting.model.call import logits_of
+from sifting.model.objective import Part, Rows, Score
+from sifting.model.plan import Plan, custom_losses, custom_scores, reduced_losses
+from sifting.model.stack import Stack, exit_in_stack, find_stack
+
+
+class BlockExit(Exit):
+    """The model's own head applied to the k-th block's output; the whole model for "last".
+
+    >>> model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), nn.Linear(4, 2))
+    >>> exit = BlockExit(1)
+    >>> exit.bind(model, stack=None)
+    >>> exit.stack.path, exit.k
+    ('0', 1)
+
+    Args:
+        at: block number from 1, "last", or the dotted path of a block.
+    """
+
+    def __init__(self, at: int | str) -> None:
+        if isinstance(at, bool) or not isinstance(at, int | str):
+            raise TypeError(f"exit={at!r}: give a block number from 1, 'last', or a module's path")
+        self.at = at
+        self.k: int | None = None
+        self.stack: Stack | None = None
+
+    def __repr__(self) -> str:
+        where = f" of {self.stack.path}" if self.stack is not None else ""
+        return f"{type(self).__name__}({self.at!r}{where})"
+
+    def bind(self, model: nn.Module, stack: str | None) -> None:
+        if self.at == "last":
+            return
+        if isinstance(self.at, int) and self.at < 1:
+            raise ValueError(f"exit={self.at}: blocks are counted from 1; or choose 'last'")
+        if isinstance(self.at, str):
+            self.stack, self.k = exit_in_stack(model, self.at)
+        else:
+            self.stack, self.k = find_stack(model, stack), self.at
+        self.stack.check_exit(self.k)
+
+    def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
+        if self.stack is not None:
+            self.stack.check_chain(lambda: plan.call.run(model, probe))
+
+    @contextmanager
+    def _truncated(self) -> Iterator[None]:
+        if self.stack is None or self.k is None:
+            yield
+            return
+        with self.stack.truncated(self.k):
+            yield
+
+    def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
+        with self._truncated():
+            if score == "loss" and plan.loss_fn is not None:
+                return custom_losses(plan, logits_of(plan.call.run(model, batch)), batch)
+            if score == "loss" and not plan.explained:
+                return reduced_losses(plan.call, model, batch)
+            if callable(score):
+                return custom_scores(plan, score, logits_of(plan.call.run(model, batch)), batch)
+            values: list[Tensor] = []
+            plan.each_part(
+                model,
+                batch,
+                lambda part, found, y: values.append(plan.score(part, found, y, score)),
+            )
+        return torch.stack(values).sum(dim=0)
+
+    def examine(self, plan: Plan, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None]:
+        """Exact loss of each sample, and whether it is misclassified where that has a meaning.
+
+        The second is −1 for a sample without a label, else 0 or 1.
+        """
+        wrong: list[Tensor] = []
+        losses: list[Tensor] = []
+
+        def consume(part: Part, found: Rows | Tensor, labels: Tensor | None) -> None:
+            if plan.explained:
+                losses.append(plan.score(part, found, labels, "loss"))
+            single = isinstance(found, Rows) and found.mask_BT.shape[1] == 1
+            if single and part.kind == "classes" and labels is not None:
+                assert isinstance(found, Rows)
+                assert found.labels_BT is not None
+                missed_B = found.inputs_BTH[:, 0].argmax(dim=-1) != found.labels_BT[:, 0]
+                wrong.append(torch.where(found.mask_BT[:, 0], missed_B.int(), -1))
+
+        if plan.parts and (plan.explained or plan.loss_fn is not None):
+            plan.each_part(model, batch, consume)
+        if plan.loss_fn is not None:
+            losses.append(custom_losses(plan, logits_of(plan.call.run(model, batch)), batch))
+        elif not plan.explained:
+            losses.append(reduced_losses(plan.call, model, batch))
+        return torch.stack(losses).sum(dim=0), wrong[0] if wrong else None

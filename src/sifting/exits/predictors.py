@@ -1,0 +1,141 @@
+"""The learned part of a tuned exit: small linear maps with an Adam of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# A mean loss, and the number of samples or positions that it is the mean of.
+Objective = Callable[[], tuple[Tensor, Tensor | float]]
+# The mean of all ranks' gradients by their weights, or None where all weights are 0.
+Average = Callable[[list[Tensor], float], list[Tensor] | None]
+
+
+class Predictor:
+    """A linear map with its own Adam, all zeros at first. Its arithmetic is single precision."""
+
+    kind = 0
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.moments: dict[Any, Any] = {}  # of the optimizer, until it is made
+        self.optimizer: torch.optim.Adam | None = None
+        self.checked = False  # against the model it is used with
+        self.lessons: list[tuple[list[Tensor], Tensor | float]] = []  # gradients, samples
+
+    def ready(self, device: torch.device, lr: float) -> None:
+        """Be on a device, with an optimizer for the weights that are there."""
+        if self.optimizer is not None and self.weight.device == device:
+            return
+        if self.optimizer is not None:
+            self.moments = self.optimizer.state_dict()["state"]
+        self.weight = self.weight.detach().to(device).requires_grad_()
+        self.bias = self.bias.detach().to(device).requires_grad_()
+        self.optimizer = torch.optim.Adam([self.weight, self.bias], lr=lr, betas=(0.9, 0.99))
+        if self.moments:
+            state = self.optimizer.state_dict()
+            self.optimizer.load_state_dict({**state, "state": self.moments})
+            self.moments = {}
+
+    def linear(self, features: Tensor) -> Tensor:
+        with torch.autocast(features.device.type, enabled=False):
+            normal = F.layer_norm(features.float(), features.shape[-1:])
+            return F.linear(normal, self.weight, self.bias)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return self.linear(features)
+
+    def study(self, objective: Objective) -> None:
+        """Take the gradients of these weights and nothing else: no `.grad` of the model is touched.
+
+        It happens in the model's forward, where the head's parameters are gathered if they are
+        sharded. The weights change in `step`.
+        """
+        with torch.enable_grad():
+            mean, weight = objective()
+            self.lessons.append((list(torch.autograd.grad(mean, [self.weight, self.bias])), weight))
+
+    def step(self, average: Average | None = None) -> None:
+        """One update on all lessons since the last, of all ranks where `average` is given."""
+        assert self.optimizer is not None
+        lessons, self.lessons = self.lessons, []
+        if not lessons:
+            return
+        grads, weight = lessons[0]
+        if len(lessons) > 1:
+            weight = sum(w for _, w in lessons)
+            total = max(1, weight) if not isinstance(weight, Tensor) else weight.clamp_min(1)
+            grads = [
+                torch.stack([w * g for (_, w), g in zip(lessons, column, strict=True)]).sum(0)
+                / total
+                for column in zip(*(found for found, _ in lessons), strict=True)
+            ]
+        if average is not None:
+            averaged = average(grads, float(weight))
+            if averaged is None:
+                return
+            grads = averaged
+        elif not isinstance(weight, Tensor) and weight == 0:
+            return  # nothing was labelled
+        # a broken batch must not break the exit for good; zeros instead of a branch spare a sync
+        sound = torch.stack([grad.isfinite().all() for grad in grads]).all()
+        self.weight.grad, self.bias.grad = (torch.where(sound, grad, 0.0) for grad in grads)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        moments = self.optimizer.state_dict()["state"] if self.optimizer else self.moments
+        return {
+            "kind": self.kind,
+            "weight": self.weight.detach().clone(),
+            "bias": self.bias.detach().clone(),
+            "moments": {
+                index: {name: value.clone() for name, value in slots.items()}
+                for index, slots in moments.items()
+            },
+        }
+
+    @staticmethod
+    def load(state: Mapping[str, Any]) -> Predictor:
+        kind = Translator if state["kind"] == Translator.kind else Linear
+        predictor = kind.__new__(kind)
+        Predictor.__init__(predictor, state["weight"].clone(), state["bias"].clone())
+        predictor.moments = {
+            index: {name: value.clone() for name, value in slots.items()}
+            for index, slots in state["moments"].items()
+        }
+        return predictor
+
+
+class Linear(Predictor):
+    """Pooled features to one sample's outputs."""
+
+    kind = 1
+
+    def __init__(self, features_BF: Tensor, shape: tuple[int, ...]) -> None:
+        outputs, device = math.prod(shape), features_BF.device
+        super().__init__(
+            torch.zeros(outputs, features_BF.shape[1], device=device),
+            torch.zeros(outputs, device=device),
+        )
+
+
+class Translator(Predictor):
+    """A residual map on the inputs of the model's own head: nothing at first."""
+
+    kind = 2
+
+    def __init__(self, inputs_BTH: Tensor) -> None:
+        width, device = inputs_BTH.shape[-1], inputs_BTH.device
+        super().__init__(
+            torch.zeros(width, width, device=device), torch.zeros(width, device=device)
+        )
+
+    def __call__(self, features: Tensor) -> Tensor:
+        return features + self.linear(features).to(features.dtype)

@@ -1,0 +1,210 @@
+"""Running a model to score candidates: by a plan, without a trace, under the user's autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sifting.data import batch as batches
+from sifting.exits.base import Exit
+from sifting.exits.block import BlockExit
+from sifting.measure.audit import warn_user
+from sifting.model.call import Call
+from sifting.model.no_trace import quiet
+from sifting.model.objective import PerSampleLoss, Score
+from sifting.model.plan import Plan, probe_rows, signature
+from sifting.parallel.detect import gathers_inside, sharded, unwrap
+from sifting.parallel.ranks import Ranks
+
+UNPLANNED = 10  # batches without any label before a word is said
+DTYPES = (None, torch.bfloat16, torch.float16)  # of autocast, by their number in the state
+
+Examined = tuple[Tensor, Tensor | None, Tensor | None]
+
+
+class Scorer:
+    """Scores batches at an exit, and examines them by the whole model.
+
+    Args:
+        model: the model, wrapped or not.
+        exit: where to score; bound by the caller.
+        score: by what.
+        call: how the model is called.
+        loss_fn: the user's loss.
+        batch_size: candidates that go through the model at a time; None for all.
+        idle: whether the exit is not used at all (random choice).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        exit: Exit,
+        *,
+        score: Score,
+        call: Call,
+        loss_fn: PerSampleLoss | None,
+        batch_size: int | None,
+        idle: bool,
+    ) -> None:
+        self.model = unwrap(model)
+        self.exit, self.score, self.call, self.loss_fn = exit, score, call, loss_fn
+        self.batch_size, self.idle = batch_size, idle
+        self.sharded = sharded(self.model)
+        self.ranks: Ranks | None = None  # those that have to run the model in step with this one
+        self.active = False
+        self.autocast = 0  # of the user's training forward, as a place in DTYPES
+        self.plan: Plan | None = None  # the one used last
+        self._plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
+        self._unplanned = 0  # batches in which nothing had a label
+        self._exact = BlockExit("last")
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and candidates are scored."""
+        for parameter in self.model.parameters():
+            return parameter.device
+        return torch.device("cpu")
+
+    def scores(self, batch: Any, *, learn: bool) -> Tensor | None:
+        """Scores of a batch; None where none of its samples has a label."""
+        known = signature(self.call, batch) in self._plans
+        still = known and not self.exit.runs  # nothing to be quiet about, nothing to move
+        moved = batch if still else self.moved(batch)
+        with torch.no_grad() if still else self._pass():
+            plan = self._planned(moved)
+            if plan is None:
+                return None
+            found = [
+                self.exit.score(plan, self.model, piece, self.score, learn)
+                for piece in self._pieces(moved)
+            ]
+            if learn:
+                self.exit.learn(plan)  # after all of them, so that their scores can be compared
+        return torch.cat(found).float().to(self.device)
+
+    def examine(self, batch: Any, *, early: bool) -> list[Examined] | None:
+        """Piece by piece: exact losses, what is misclassified, and the exit's own losses.
+
+        None where there are no labels, and so no exact loss.
+
+        Args:
+            early: whether the exit's losses are wanted.
+        """
+        moved = self.moved(batch)
+        with self._pass():
+            plan = self._planned(moved)
+            if plan is None or any(part.labels is None for part in plan.parts):
+                return None
+            found: list[Examined] = []
+            for piece in self._pieces(moved):
+                exact_B, wrong_B = self._exact.examine(plan, self.model, piece)
+                early_B = self.exit.score(plan, self.model, piece, "loss", False) if early else None
+                found.append((exact_B, wrong_B, early_B))
+        return found
+
+    def check(self, batch: Any) -> None:
+        """Find out how the model is scored, so that what cannot work fails on the first batch."""
+        known = self._plans.get(signature(self.call, batch))
+        if known is not None:
+            self.plan = known
+            return
+        with self._pass():
+            self._planned(self.moved(batch))
+
+    def losses(self, output: Any, batch: Any) -> Tensor | None:
+        """Each sample's loss from the output of the user's own forward; None where it does not fit."""
+        if self.plan is None:
+            return None
+        with torch.no_grad():
+            return self.plan.losses(output, self.moved(batch))
+
+    def note_autocast(self) -> None:
+        """Remember the autocast that is open now, in the user's training forward."""
+        device = self.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        self.autocast = DTYPES.index(dtype) if dtype in DTYPES else 0
+
+    def moved(self, batch: Any) -> Any:
+        """A batch on the model's device."""
+        return batches.to_device(batch, self.device)
+
+    def _pieces(self, batch: Any) -> list[Any]:
+        return batches.split(batch, self.batch_size or batches.batch_size(batch))
+
+    @contextmanager
+    def _pass(self) -> Iterator[None]:
+        self.active = True
+        try:
+            with quiet(self.model), self._mirrored_autocast():
+                yield
+        finally:
+            self.active = False
+
+    def _mirrored_autocast(self) -> AbstractContextManager[Any]:
+        """The autocast of the user's training forward, which is open only in the loop's body."""
+        device, dtype = self.device.type, DTYPES[self.autocast]
+        if dtype is None or torch.is_autocast_enabled(device):
+            return nullcontext()
+        return torch.autocast(device, dtype=dtype)
+
+    def _planned(self, batch: Any) -> Plan | None:
+        """How the model is scored on such a batch; None while no sample with a label was seen."""
+        kind = signature(self.call, batch)
+        if kind in self._plans:
+            self.plan = self._plans[kind]
+            return self.plan
+        probe = self._probe(batch)
+        if probe is None:
+            self._unplanned += 1
+            if self._unplanned == UNPLANNED:
+                warn_user(
+                    f"{UNPLANNED} batches had no sample with a label, so the kept were picked at random: "
+                    f"look at {', '.join(name for name, *_ in kind)}, or pass labels="
+                )
+            return None
+        plan = Plan.resolve(self.call, self.model, probe, self.loss_fn)
+        if self.sharded:
+            plan = in_step(plan)
+        if not self.idle:
+            plan.check_score(self.score)
+            self.exit.prepare(plan, self.model, probe)
+        if not plan.explained and plan.loss_fn is None:
+            warn_user(
+                "the model's loss is not one that its logits and labels explain (smoothing, weights, "
+                "or no logits), so exact losses are taken from it one sample at a time, which is "
+                "slow: pass forward= that returns the logits, and loss_fn="
+            )
+        self.plan = self._plans[kind] = plan
+        return plan
+
+    def _probe(self, batch: Any) -> Any | None:
+        """Some samples with labels to find out with; the same on all ranks that stay in step.
+
+        What is tried with a sharded model takes as many forwards on every rank.
+        """
+        rows = probe_rows(self.call, batch)
+        probe = None if rows is None else batches.take(batch, rows)
+        if self.ranks is None:
+            return probe
+        if probe is not None:
+            probe = batches.to_device(probe, torch.device("cpu"))
+        probe = self.ranks.share_first(probe)
+        return None if probe is None else self.moved(probe)
+
+
+def in_step(plan: Plan) -> Plan:
+    """A plan that makes as many collectives on every rank of a sharded model, whatever its data."""
+    if not plan.explained and plan.loss_fn is None:
+        raise ValueError(
+            "the loss of this model would have to be taken from it one labelled sample at a time, and ranks "
+            "of a sharded model have to run it equally often: pass forward= that returns the logits, and "
+            "loss_fn="
+        )
+    # how often a head is called depends on how many positions have labels
+    heads = {name: head for name, head in plan.heads.items() if not gathers_inside(head.module)}
+    return replace(plan, heads=heads)

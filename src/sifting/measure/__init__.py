@@ -1,0 +1,1 @@
+"""What sifting costs, what it keeps, and how well it chooses."""

@@ -1,0 +1,175 @@
+"""Judging the choice: when to audit it, what the audits say, and when to speak up."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sifting.measure.meter import Meter, SiftingWarning, quality
+
+COST = 0.01  # share of training time that audits may take by default
+
+
+def default_period(keep: float) -> int:
+    """Selections between audits that cost 1 % of training.
+
+    >>> default_period(0.5)
+    67
+
+    An audit is a forward of all candidates; a step is a forward and a backward of the kept,
+    about three forwards of them.
+    """
+    return math.ceil(1 / (3 * keep) / COST)
+
+
+class Auditor:
+    """Compares choices with exact losses, logs them, and warns once of each kind of harm.
+
+    Args:
+        meter: where the figures are kept.
+        every: selections between audits; None for about 1 % of the cost, 0 for none.
+        log: file to append early and exact losses, scores and choices to.
+        by_loss: whether high losses are what is selected.
+        silent: whether the choice is random on purpose.
+    """
+
+    def __init__(
+        self,
+        meter: Meter,
+        *,
+        every: int | None,
+        log: str | Path | None,
+        by_loss: bool,
+        silent: bool,
+    ) -> None:
+        if every is not None and (not isinstance(every, int) or every < 0):
+            raise ValueError(
+                f"audit_every={every!r}: give a whole number of selections, or 0 for none"
+            )
+        if log is not None and not Path(log).parent.is_dir():
+            raise ValueError(
+                f"audit_log={str(log)!r}: the folder {str(Path(log).parent)!r} does not exist"
+            )
+        self.meter = meter
+        self.every = every
+        self.log = None if log is None else Path(log)
+        self.by_loss = by_loss
+        self.silent = silent
+
+    def due(self, keep: float) -> bool:
+        """Whether the selection just made is to be audited."""
+        every = default_period(keep) if self.every is None else self.every
+        return every > 0 and self.meter.counts["selections"] % every == 0
+
+    def judge(
+        self,
+        *,
+        step: int,
+        scores_B: Tensor,
+        exact_B: Tensor,
+        wrong_B: Tensor | None,
+        indices_K: Tensor,
+        early_B: Tensor | None = None,
+    ) -> None:
+        """Take in the exact losses of a choice's candidates.
+
+        Args:
+            early_B: the exit's own losses, for the log; the scores where they are losses.
+        """
+        sound_B = scores_B.isfinite() & exact_B.isfinite()
+        if not bool(sound_B[indices_K].all()):
+            return  # the run is breaking; its own loss will say so
+        if not bool(sound_B.all()):  # samples that were dropped have no part in this
+            place_B = sound_B.cumsum(0) - 1
+            indices_K, scores_B, exact_B = place_B[indices_K], scores_B[sound_B], exact_B[sound_B]
+            wrong_B = None if wrong_B is None else wrong_B[sound_B]
+            early_B = None if early_B is None else early_B[sound_B]
+        wrong = None
+        if wrong_B is not None:
+            kept_K = wrong_B[indices_K]
+            counted_K = kept_K[kept_K >= 0].double()
+            wrong = float(counted_K.mean()) if len(counted_K) else None
+        self.meter.audit(quality(scores_B, exact_B, indices_K), wrong)
+        if self.log is not None:
+            early = scores_B if early_B is None else early_B
+            line = {
+                "step": step,
+                "early": early.tolist(),
+                "exact": exact_B.tolist(),
+                "scores": scores_B.tolist(),
+                "kept": indices_K.tolist(),
+            }
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        self.speak_up(step)
+
+    def speak_up(self, step: int) -> None:
+        """Warn, once of each kind, of what the figures say by now."""
+        if self.silent:
+            return
+        rho = self.meter.condemned()
+        if rho is not None:
+            self._warn(
+                "worse_than_random",
+                f"step {step}: sifting picks worse than at random: rho_approx is {rho:.2f}, so the kept "
+                "samples have a lower exact loss than the candidates. The exit no longer knows what the "
+                "model finds hard. Try exit='tuned', a larger explore= (0.5), a later exit, or end it "
+                "with stop_step=",
+            )
+        if self.by_loss and self.meter.mostly_wrong():
+            self._warn(
+                "mostly_wrong",
+                f"step {step}: {self.meter.stats().misclassified:.0%} of the kept samples are "
+                "misclassified. Training on the highest losses alone can undo what the model knows about "
+                "the rest. Try score='entropy', a longer warmup_steps=, explore=0.5 or trim=0.1",
+            )
+
+    def _warn(self, name: str, message: str) -> None:
+        if name not in self.meter.warned:
+            self.meter.warned.add(name)
+            warn_user(message)
+
+
+def explored_means(
+    losses_K: Tensor, explored_K: Tensor, *, explored: int, candidates: int, kept: int | None = None
+) -> Tensor:
+    """Mean exact loss of the kept, and an unbiased estimate of the candidates', as one tensor.
+
+    >>> import torch
+    >>> explored_means(
+    ...     torch.tensor([4.0, 2.0]), torch.tensor([False, True]), explored=1, candidates=4
+    ... ).tolist()
+    [3.0, 2.5]
+
+    The rule's picks count for themselves, the random ones for all that the rule left. Nothing is
+    read back from the device. There must be random picks, and nothing may have been trimmed.
+
+    Args:
+        losses_K: exact losses of the kept, or of one rank's part of them.
+        explored_K: which of those were random picks.
+        explored: how many of all the kept were.
+        candidates: how many they were chosen from.
+        kept: how many were kept in all, where these are a part: the mean over all parts of what
+            this gives is then what the whole would have given.
+    """
+    losses_K = losses_K.detach().double()
+    kept = len(losses_K) if kept is None else kept
+    ruled, parts = kept - explored, kept / len(losses_K)
+    rest = parts * (losses_K * explored_K).sum() / explored
+    ruled_sum = parts * (losses_K * ~explored_K).sum()
+    return torch.stack([losses_K.mean(), (ruled_sum + (candidates - ruled) * rest) / candidates])
+
+
+def warn_user(message: str) -> None:
+    """Warn at the line of the user's own code that led here."""
+    package = __name__.partition(".")[0]
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, SiftingWarning, stacklevel=level)

@@ -1,0 +1,119 @@
+"""Networks of stages that change shape (CNNs): finding a stage, and stopping a model there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sifting.model.stack import first_tensor
+
+
+class Stopped(Exception):
+    """Carries a module's output out of a forward that need not go on."""
+
+    def __init__(self, output: Any) -> None:
+        super().__init__("stopped at an exit")
+        self.output = output
+
+
+def stopped_at(module: nn.Module, run: Callable[[], Any]) -> Tensor:
+    """Run a model only until one of its modules has put out its result, and return that.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(9, 9))
+    >>> stopped_at(model[0], lambda: model(torch.zeros(4, 2))).shape
+    torch.Size([4, 3])
+    """
+
+    def stop(module: nn.Module, args: Any, output: Any) -> None:
+        raise Stopped(output)
+
+    handle = module.register_forward_hook(stop)
+    try:
+        run()
+    except Stopped as stopped:
+        found = first_tensor(stopped.output)
+        if found is None:
+            raise ValueError(
+                f"the exit's module, a {type(module).__name__}, returned no tensor"
+            ) from None
+        return found
+    finally:
+        handle.remove()
+    raise ValueError(
+        f"the exit's module, a {type(module).__name__}, did not run in the model's forward"
+    )
+
+
+def find_stage(model: nn.Module) -> str | None:
+    """Path of the second of a network's stages, where it has stages that can be told.
+
+    >>> stages = nn.ModuleList([nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 3), nn.Conv2d(16, 32, 3)])
+    >>> find_stage(nn.ModuleDict({"stages": stages}))
+    'stages.1'
+
+    Stages are three or more modules of one class and differing sizes in a list, or `layer1`,
+    `layer2`, `layer3`.
+    """
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        if all(f"layer{i}" in module._modules for i in (1, 2, 3)):
+            return f"{prefix}layer2"
+        for name, child in module._modules.items():
+            if isinstance(child, nn.ModuleList | nn.Sequential) and len(child) > 2:
+                sizes = {sum(p.numel() for p in stage.parameters()) for stage in child}
+                if len({type(stage) for stage in child}) == 1 and len(sizes) > 1 and 0 not in sizes:
+                    return f"{prefix}{name}.1"
+    return None
+
+
+def channels_of(module: nn.Module) -> int | None:
+    """Output channels of a module: those of the last layer in it that says so.
+
+    >>> channels_of(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU()))
+    8
+    """
+    for layer in reversed(list(module.modules())):
+        for name in ("num_features", "out_channels", "out_features"):
+            width = getattr(layer, name, None)
+            if isinstance(width, int):
+                return width
+        if isinstance(layer, nn.LayerNorm):
+            return int(layer.normalized_shape[-1])
+    return None
+
+
+def pool(
+    hidden: Tensor, *, channels: int | None, mask: Tensor | None = None, side: int = 1
+) -> Tensor:
+    """Features of each sample from a layer's output: averages over positions.
+
+    >>> import torch
+    >>> pool(torch.zeros(2, 16, 8, 8), channels=16, side=4).shape
+    torch.Size([2, 256])
+    >>> pool(torch.zeros(2, 5, 7), channels=7).shape, pool(torch.zeros(2, 5, 7), channels=5).shape
+    (torch.Size([2, 7]), torch.Size([2, 5]))
+
+    Args:
+        hidden: maps (B, C, height, width), sequences (B, T, C) or (B, C, T), or features (B, C).
+        channels: the width of the layer, which tells sequences of the two kinds apart.
+        mask: the positions of a sequence that count.
+        side: a map is averaged over a grid of this many cells a side.
+    """
+    if hidden.is_nested:
+        return torch.stack([sample.mean(dim=0) for sample in hidden.unbind()])
+    if hidden.ndim == 4:
+        return F.adaptive_avg_pool2d(hidden, side).flatten(1)
+    if hidden.ndim != 3:
+        return hidden.flatten(1)
+    if channels == hidden.shape[1] and channels != hidden.shape[2]:
+        return hidden.mean(dim=2)
+    if mask is None or mask.shape != hidden.shape[:2]:
+        return hidden.mean(dim=1)
+    weights_BT = mask.to(hidden.dtype)
+    total_B1 = weights_BT.sum(dim=1, keepdim=True).clamp_min(1)
+    return torch.einsum("bth,bt->bh", hidden, weights_BT) / total_B1

@@ -1,0 +1,82 @@
+"""Running a model without a trace: what a scoring pass may not change, kept and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from sifting.rng import Streams
+
+
+@contextmanager
+def quiet(model: nn.Module) -> Iterator[None]:
+    """Evaluate a model inside, and leave it and every random stream as they were.
+
+    >>> model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
+    >>> with quiet(model):
+    ...     model.training, torch.is_grad_enabled()
+    (False, False)
+    >>> model.training, model[0].num_batches_tracked.item()
+    (True, 0)
+
+    Gradients are off, every module is in eval mode; module modes, buffers and the random
+    streams of Python, NumPy, the CPU and the model's CUDA devices are restored, also when the
+    body raises. `torch.no_grad` is used rather than inference mode, since a cache that a model
+    builds lazily under inference mode could not be used in training afterwards.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    # model.compile() replaces the call itself, past every hook and every change of the modules
+    compiled = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl]
+    buffers = [(module, _copies(module)) for module in model.modules() if not _pure(module)]
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    streams = Streams.now()
+    try:
+        with (
+            torch.random.fork_rng(devices=devices, enabled=bool(devices)),
+            torch.inference_mode(False),
+            torch.no_grad(),
+        ):
+            for module, _ in modes:
+                # the attribute, not .eval(): people override train() to keep layers frozen
+                module.training = False
+            for module, _ in compiled:
+                module._compiled_call_impl = None
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for module, call in compiled:
+            module._compiled_call_impl = call
+        for module, copies in buffers:
+            _put_back(module, copies)
+        streams.restore()
+
+
+def _pure(module: nn.Module) -> bool:
+    """The layers of torch.nn do not write to their buffers in eval mode; other modules may."""
+    return type(module).__module__.startswith("torch.nn.modules")
+
+
+def _copies(module: nn.Module) -> dict[str, tuple[Tensor, Tensor, int] | None]:
+    """Each buffer with a copy and its version."""
+    return {
+        name: None if buffer is None else (buffer, buffer.clone(), buffer._version)
+        for name, buffer in module._buffers.items()
+    }
+
+
+def _put_back(module: nn.Module, copies: dict[str, tuple[Tensor, Tensor, int] | None]) -> None:
+    for name in module._buffers.keys() - copies.keys():
+        del module._buffers[name]  # registered meanwhile
+    with torch.no_grad():
+        for name, saved in copies.items():
+            if saved is None:
+                module._buffers[name] = None
+                continue
+            buffer, copy, version = saved
+            if buffer._version != version:
+                buffer.copy_(copy)
+            module._buffers[name] = buffer  # a forward may also have put another in its place

@@ -1,0 +1,192 @@
+"""Checkpoints of a distributed run that go on with any number of ranks.
+
+Model and optimizer are saved by `torch.distributed.checkpoint`, which lays them out anew for the
+ranks that load them. Of the sifter, what ranks share (weights of the exit, counts of steps, the
+random stream) is saved once, what each has for itself (place in its loader, figures, global
+random streams) for each of them.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import re
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.optim import Optimizer
+
+from sifting.parallel.detect import in_use
+from sifting.parallel.ranks import Ranks
+from sifting.rng import load_streams, save_streams
+
+if TYPE_CHECKING:
+    from sifting.sifter import Sifter
+
+COMPLETE = ".metadata"  # what torch.distributed.checkpoint writes last
+
+
+class Portable:
+    """A sifter's state as `torch.distributed.checkpoint` can save it, for any number of ranks.
+
+    state = {"model": …, "optimizer": …, "sifter": Portable(sifter)}
+    dcp.save(state, checkpoint_id="step-1000")      # and dcp.load, on all ranks
+
+    Both gather or read on all ranks, so all ranks must call them, as they must for dcp itself.
+
+    Args:
+        sifter: the one to save or to restore.
+        extra: plain numbers, strings and tensors to save beside it, alike on all ranks; what
+            was saved is in `extra` after loading.
+    """
+
+    def __init__(self, sifter: Sifter, extra: Mapping[str, Any] | None = None) -> None:
+        self.sifter = sifter
+        self.extra = dict(extra or {})
+
+    def state_dict(self) -> dict[str, Any]:
+        own = {"sifter": self.sifter.state_dict(), "streams": save_streams()}
+        parts = self._ranks.gather(own) if self._ranks is not None else [own]
+        blob = io.BytesIO()
+        torch.save({"parts": parts, "extra": self.extra}, blob)
+        # one object: what is in it differs from state to state, and dcp.load asks beforehand
+        return {"blob": blob.getvalue()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        saved = torch.load(io.BytesIO(state_dict["blob"]), map_location="cpu", weights_only=True)
+        parts, self.extra = saved["parts"], saved["extra"]
+        ranks = self._ranks
+        rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)
+        self.sifter.load_state_dict(state_of([part["sifter"] for part in parts], rank, world))
+        if len(parts) == world:
+            load_streams(parts[rank]["streams"])
+
+    @property
+    def _ranks(self) -> Ranks | None:
+        return self.sifter.ranks or (Ranks(lambda: self.sifter.device) if in_use() else None)
+
+
+def state_of(parts: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
+    """The state that one of `world` ranks goes on with, from those of the ranks that saved.
+
+    With as many ranks each gets its own. Otherwise samples seen and trained are divided so that
+    their sums stay; the place in the loader stays too, in batches, which holds if all ranks
+    together draw as many candidates a step as before (the loader checks it). A candidate batch
+    that was half-trained in warm-up is trained again from its start.
+
+    Args:
+        parts: each saving rank's `Sifter.state_dict()`.
+        rank: of the rank that goes on.
+        world: number of ranks that go on.
+    """
+    if len(parts) == world:
+        return dict(parts[rank])
+    state = copy.deepcopy(dict(parts[rank % len(parts)]))
+    first = parts[0]
+    for name in ("generator", "autocast", "batches_met", "exit"):
+        state[name] = copy.deepcopy(first[name])
+    counts = state["meter"]["counts"]
+    for name in ("candidates_seen", "samples_trained"):
+        counts[name] = _divided(
+            sum(int(part["meter"]["counts"][name]) for part in parts), rank, world
+        )
+    for clock in state["meter"]["seconds"]:
+        values = [float(part["meter"]["seconds"][clock]) for part in parts]
+        state["meter"]["seconds"][clock] = sum(values) / len(values)
+    position = state["position"]
+    if position is not None:
+        position["candidates"] = sum(int(part["position"]["samples"]) for part in parts)
+        position["ranks"] = world
+        position["samples"] = _divided(position["candidates"], rank, world)
+        if position["pieces"]:
+            position["pieces"] = 0
+            state["batches_met"] -= int(position["counted"])
+    return state
+
+
+def save(
+    folder: str | Path,
+    *,
+    model: nn.Module,
+    optimizer: Optimizer,
+    sifter: Sifter,
+    extra: Mapping[str, Any] | None = None,
+    keep: int = 2,
+) -> Path:
+    """Save a run on all its ranks, as `folder/step-…`; a checkpoint is whole or does not count.
+
+    Args:
+        folder: on a disk that all ranks see.
+        model: as it is trained: plain, in DDP or sharded.
+        optimizer: of its parameters.
+        sifter: of the model.
+        extra: plain values to save beside them, alike on all ranks: the epoch, a scheduler's
+            state_dict.
+        keep: how many checkpoints to keep; older ones are deleted once this one is whole.
+    """
+    if keep < 1:
+        raise ValueError(f"keep={keep}: a run needs at least its last checkpoint")
+    path = Path(folder) / f"step-{sifter.step:09d}"
+    first = not in_use() or dist.get_rank() == 0
+    if first and path.exists():
+        shutil.rmtree(path)  # of a run that was cut off here, or of an earlier one
+    if in_use():
+        dist.barrier()
+    parameters, moments = get_state_dict(model, optimizer)
+    state = {"model": parameters, "optimizer": moments, "sifter": Portable(sifter, extra)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)  # one process
+        state_dict_saver.save(state, checkpoint_id=path)
+    if first:
+        for old in _complete(folder)[:-keep]:
+            shutil.rmtree(old)
+    return path
+
+
+def load(
+    path: str | Path, *, model: nn.Module, optimizer: Optimizer, sifter: Sifter
+) -> dict[str, Any]:
+    """Restore a run, on all its ranks, from what `save` made on as many or another number.
+
+    The next iteration over `sifter(loader)` goes on after the last batch that was handed out.
+
+    Returns:
+        what was saved as `extra`.
+    """
+    if not (Path(path) / COMPLETE).exists():
+        raise ValueError(f"{path} is not a whole checkpoint: it has no {COMPLETE}")
+    parameters, moments = get_state_dict(model, optimizer)
+    saved = Portable(sifter)
+    state: dict[str, Any] = {"model": parameters, "optimizer": moments, "sifter": saved}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)
+        state_dict_loader.load(state, checkpoint_id=path)
+    set_state_dict(
+        model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+    )
+    return saved.extra
+
+
+def latest(folder: str | Path) -> Path | None:
+    """The newest whole checkpoint in a folder; None where there is none yet."""
+    found = _complete(folder)
+    return found[-1] if found else None
+
+
+def _complete(folder: str | Path) -> list[Path]:
+    """Whole checkpoints, oldest first."""
+    named = [path for path in Path(folder).glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
+    return sorted(path for path in named if (path / COMPLETE).exists())
+
+
+def _divided(total: int, rank: int, world: int) -> int:
+    """One rank's part of a sum, the first ranks taking what is left over."""
+    return total // world + (rank < total % world)

@@ -1,0 +1,66 @@
+"""How a model is spread over processes: what DDP and FSDP have made of it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+
+def in_use() -> bool:
+    """Whether this process is one of a group.
+
+    >>> in_use()
+    False
+    """
+    return dist.is_available() and dist.is_initialized()
+
+
+def data_parallel(model: nn.Module) -> nn.parallel.DistributedDataParallel | None:
+    """The DDP wrapper in a model, also under `torch.compile`."""
+    while isinstance(getattr(model, "_orig_mod", None), nn.Module):
+        model = model._orig_mod  # type: ignore[assignment]
+    return model if isinstance(model, nn.parallel.DistributedDataParallel) else None
+
+
+def sharded(model: nn.Module) -> bool:
+    """Whether a model's parameters are spread over ranks by `fully_shard`.
+
+    >>> sharded(nn.Linear(2, 2))
+    False
+    """
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # not there, not used
+    if fsdp is None or not in_use():
+        return False
+    if any(isinstance(module, fsdp.FullyShardedDataParallel) for module in model.modules()):
+        raise ValueError(
+            "the model is wrapped in FullyShardedDataParallel, whose flat parameters cannot be gathered a "
+            "block at a time by scoring: shard it with torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
+    return any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
+
+
+def gathers_inside(module: nn.Module) -> bool:
+    """Whether a part of a module is sharded on its own, so that each call of it is a collective."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and any(
+        isinstance(part, fsdp.FSDPModule) for part in module.modules() if part is not module
+    )
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside DDP, DataParallel and `torch.compile`.
+
+    Scoring goes past them: DDP's forward prepares a backward that never comes, and a compiled
+    graph is for whole batches of the whole model.
+    """
+    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    while True:
+        if isinstance(model, wrappers):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model

@@ -1,0 +1,1 @@
+"""Labelled images for the vision recipes: reading, decoding, augmenting."""

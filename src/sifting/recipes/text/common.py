@@ -1,0 +1,210 @@
+"""What the text recipes share: settings, data, optimizer and learning rate."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sifting.recipes.batches import Examples, TextBatches
+from sifting.recipes.text.corpus import read_corpus
+from sifting.recipes.text.tokens import Numbers, Tokens, tokenise
+from sifting.recipes.text.vocabulary import TRAIN, Vocabulary, load_vocabulary, train_vocabulary
+from sifting.training.problem import Problem, Schedule
+from sifting.training.recipe import Common, place
+
+# The BookCorpus of the paper is not given out any more; this is its open successor, book by book.
+BOOKS_AND_WIKIPEDIA = "lucadiliello/bookcorpusopen + wikimedia/wikipedia:20231101.en"
+SIMPLE_WIKIPEDIA = "wikimedia/wikipedia:20231101.simple"
+
+
+@dataclass(frozen=True)
+class TextConfig(Common):
+    """Settings of a text recipe; the defaults are the paper's."""
+
+    data: str = BOOKS_AND_WIKIPEDIA
+    """File, folder or Hub name ("name:config"); several with " + " between; "python" ships with Python."""
+    column: str | None = None
+    """Where the text is; None finds it (text, content, sentence, …)."""
+    paragraphs: bool = False
+    """Take what stands between blank lines of a text file as a document, not the whole file."""
+    streaming: bool = False
+    """Read datasets of the Hub as they come, without storing them first."""
+    megabytes: float | None = None
+    """Stop reading after this much text."""
+    vocabulary: str = "bert-base-uncased"
+    """Hub name, vocab.txt, tokenizer.json or a folder with one; "train" makes one from the corpus."""
+    vocabulary_size: int = 30522
+    """Tokens of a vocabulary that is made."""
+    dev_share: float = 0.005
+    """Share of the documents that is held out, by a hash of their content."""
+    dev_sequences: int = 2048
+    """Held-out sequences that an evaluation takes, at most."""
+    length: int = 512
+    """Tokens of a sequence."""
+    updates: int | None = 800_000
+    """Optimizer steps; None for one pass over the data by the baseline."""
+    warmup: float = 0.025
+    """Share of the updates before the first selection."""
+    evaluations: int = 100
+    """Evaluations over the run; a checkpoint goes with each."""
+    lr: float = 1e-4
+    """Peak of the learning rate."""
+    lr_warmup: float = 0.002
+    """Share of the updates in which the learning rate rises; then it falls in a line."""
+    weight_decay: float = 0.01
+    """Of AdamW; biases and norms have none, as in BERT."""
+    layers: int = 12
+    """Blocks of the model."""
+    hidden: int = 768
+    """Its width."""
+    heads: int = 12
+    """Heads of its attention."""
+    inner: int = 3072
+    """Width between the two layers of its feed-forward part."""
+    dropout: float = 0.1
+    """In all layers."""
+    init: float = 0.02
+    """Deviation of the weights at the start; a narrow model needs more, this is 0.55 / √hidden."""
+    workers: int = 0
+    """Processes that make batches ahead."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("vocabulary_size", "dev_sequences", "layers", "hidden", "heads", "inner"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: give at least 1")
+        if self.hidden % self.heads:
+            raise ValueError(f"hidden={self.hidden} is no multiple of heads={self.heads}")
+        for name in ("dev_share", "lr_warmup", "dropout"):
+            low = name == "dev_share"
+            if not (0 < getattr(self, name) < 1 if low else 0 <= getattr(self, name) < 1):
+                raise ValueError(f"{name}={getattr(self, name)} is not a share: give one below 1")
+
+
+@dataclass(frozen=True)
+class TextData:
+    """A corpus as numbers, in two parts."""
+
+    tokens: Tokens
+    vocabulary: Vocabulary
+    train: Numbers
+    """Documents to train on."""
+    dev: Numbers
+    """Documents held out."""
+
+    def describe(self) -> str:
+        """One line of counts."""
+        counts = self.tokens.report
+        left_out = {
+            "empty and left out": counts["empty_documents"],
+            "of one sentence and without a pair": counts["documents_of_one_sentence"]
+            if self.vocabulary.kind == "wordpiece"
+            else 0,
+        }
+        notes = "".join(f", {count:,} {what}" for what, count in left_out.items() if count)
+        return (
+            f"{counts['documents']:,} documents of {counts['tokens']:,} tokens, "
+            f"{len(self.dev):,} held out{notes}"
+        )
+
+
+def read_text(config: TextConfig, kind: str) -> TextData:
+    """Read, tokenise and split a corpus; what was done before is found in the cache.
+
+    Args:
+        config: what to read.
+        kind: of the vocabulary: "wordpiece" (sentence by sentence) or "bpe".
+    """
+    from sifting.training.progress import reading_bar
+
+    corpus = read_corpus(
+        config.data,
+        column=config.column,
+        paragraphs=config.paragraphs,
+        streaming=config.streaming,
+        megabytes=config.megabytes,
+    )
+    if config.vocabulary == TRAIN:
+        vocabulary = train_vocabulary(
+            kind, corpus, size=config.vocabulary_size, dev_share=config.dev_share
+        )
+    else:
+        vocabulary = load_vocabulary(kind, config.vocabulary)
+    # only the rank that tokenises has anything to show, and it may be any
+    with reading_bar(f"tokenising {config.data}") as progress:
+        tokens = tokenise(corpus, vocabulary, sentences=kind == "wordpiece", progress=progress)
+    data = TextData(tokens, vocabulary, *tokens.split(config.dev_share))
+    if place()[0] == 0:
+        print(data.describe(), file=sys.stderr)
+    return data
+
+
+def linear(warmup: float) -> Callable[[torch.optim.Optimizer, int], Schedule]:
+    """A learning rate that rises in a line for a share of the updates, then falls to 0.
+
+    >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    >>> schedule = linear(0.25)(optimizer, 8)
+    >>> rates = []
+    >>> for _ in range(8):
+    ...     rates.append(round(optimizer.param_groups[0]["lr"], 3))
+    ...     optimizer.step(); schedule.step()
+    >>> rates
+    [0.5, 1.0, 1.0, 0.833, 0.667, 0.5, 0.333, 0.167]
+    """
+
+    def make(optimizer: torch.optim.Optimizer, updates: int) -> Schedule:
+        rising = max(1, round(warmup * updates))
+
+        def factor(step: int) -> float:
+            if step < rising:
+                return (step + 1) / rising
+            return max(0.0, (updates - step) / max(1, updates - rising))
+
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+    return make
+
+
+def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.AdamW:
+    """AdamW with β 0.9 and 0.999; vectors, which are biases and norms, do not decay."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999))
+
+
+def text_problem(
+    config: TextConfig,
+    model: nn.Module,
+    train: Examples,
+    evaluate: Callable[[nn.Module], dict[str, float]],
+) -> Problem:
+    """A model of `transformers` on some examples, trained with its own loss."""
+    model.to(config.device)
+    rank, world = place()
+
+    def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        on_device = {k: v.to(config.device) for k, v in batch.items() if k != "index"}
+        value: Tensor = model(**on_device).loss
+        return value
+
+    return Problem(
+        model=model,
+        batches=lambda size: TextBatches(
+            train, size, seed=config.seed, workers=config.workers, rank=rank, world=world
+        ),
+        loss=loss,
+        evaluate=evaluate,
+        optimizer=adamw(model, lr=config.lr, weight_decay=config.weight_decay),
+        schedule=linear(config.lr_warmup),
+        batch=config.batch,
+        exit=1,
+        sifter={"ids": "index"},
+        samples=len(train),
+    )

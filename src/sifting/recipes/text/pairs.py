@@ -1,0 +1,192 @@
+"""Sentence pairs with masked tokens: what BERT is trained on.
+
+A document is cut into chunks of whole sentences that fill a sequence. A pair splits a chunk at
+random: its first sentences, then either the rest of it or, half of the time, sentences of another
+document. Of a document with one sentence there is no next one to predict, so that it gives no
+pair of its own; it may stand as the other document of one. Where a chunk's rest is replaced, it
+is not used in that pass (BERT's own script starts the next chunk with it); each pass splits anew.
+Shapes: B pairs, L tokens of a sequence, N chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from sifting.recipes.batches import uniforms
+from sifting.recipes.text.tokens import Numbers, Tokens
+from sifting.recipes.text.vocabulary import Vocabulary
+from sifting.training.recipe import DataError
+
+IGNORED = -100  # the label of a token that is not to be predicted
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Span:
+    """Sentences `start` to `stop` of the corpus, all of one document."""
+
+    document: int
+    start: int
+    stop: int
+
+
+def cut_chunks(tokens: Tokens, documents: Numbers, room: int) -> Numbers:
+    """Chunks of at least two sentences that fill `room` tokens, as rows of document, start, stop.
+
+    All documents are cut at once, a chunk of each in every round. A sentence that would be left
+    alone at the end of a document goes with the chunk before it.
+    """
+    offsets_S = np.asarray(tokens.sentences_S)
+    start, last = tokens.documents_D[documents], tokens.documents_D[documents + 1]
+    rows: list[Numbers] = []
+    while len(documents := documents[(more := last - start >= 2)]):
+        start, last = start[more], last[more]
+        full = np.searchsorted(offsets_S, offsets_S[start] + room, side="left")
+        stop = np.minimum(np.maximum(full, start + 2), last)
+        stop = np.where(last - stop == 1, last, stop)
+        rows.append(np.stack([documents, start, stop], axis=1))
+        start = stop
+    if not rows:
+        return np.zeros((0, 3), dtype=np.int64)
+    chunks = np.concatenate(rows)
+    return chunks[np.argsort(chunks[:, 1], kind="stable")]
+
+
+class Pairs:
+    """Masked sentence pairs of some documents of a corpus.
+
+    Every example is a function of its index and the epoch's seed.
+
+    Args:
+        tokens: the corpus, tokenised sentence by sentence.
+        documents: numbers of those to take; the random sentences are of them, too.
+        vocabulary: WordPiece.
+        length: tokens of a sequence, special ones and padding included.
+        masked: share of the tokens to predict.
+    """
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        documents: Numbers,
+        vocabulary: Vocabulary,
+        *,
+        length: int,
+        masked: float = 0.15,
+    ) -> None:
+        if length < 8:
+            raise DataError(f"length={length} leaves no room for a pair: give at least 8")
+        if not 0 < masked < 1:
+            raise DataError(f"masked={masked} is not between 0 and 1: it is a share of the tokens")
+        self.tokens, self.documents, self.length, self.masked = tokens, documents, length, masked
+        self.cls, self.sep, self.mask, self.pad = (
+            vocabulary.id(f"[{name}]") for name in ("CLS", "SEP", "MASK", "PAD")
+        )
+        self.ordinary = vocabulary.ordinary
+        counts = tokens.documents_D[documents + 1] - tokens.documents_D[documents]
+        self.passed_over = int((counts == 1).sum())  # documents of one sentence
+        self.chunks = cut_chunks(tokens, documents, length - 3)
+        if len(documents) < 2 or not len(self.chunks):
+            raise DataError(
+                f"{len(documents)} documents, {self.passed_over} of them of one sentence, give no pair: "
+                "two are needed, one of them with two sentences"
+            )
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def spans(self, index: int, *, seed: int) -> tuple[Span, Span, bool]:
+        """First and second part of a pair, and whether the second is from another document."""
+        return self._spans(index, uniforms(np.array([index]), 6, seed=seed)[0])
+
+    def _spans(self, index: int, u: Floats) -> tuple[Span, Span, bool]:
+        document, start, stop = (int(n) for n in self.chunks[index])
+        middle = start + 1 + int(u[0] * (stop - start - 1))
+        first = Span(document, start, middle)
+        if u[1] < 0.5:
+            return first, Span(document, middle, stop), False
+        own = int(np.searchsorted(self.documents, document))
+        place = int(u[2] * (len(self.documents) - 1))
+        other = int(self.documents[place + (place >= own)])
+        low, high = self.tokens.documents_D[other : other + 2]
+        begin = int(low) + int(u[3] * (int(high) - int(low)))
+        offsets_S = self.tokens.sentences_S
+        room = self.length - 3 - int(offsets_S[middle] - offsets_S[start])
+        end = begin + 1
+        while end < high and offsets_S[end] - offsets_S[begin] < room:
+            end += 1
+        return first, Span(other, begin, end), True
+
+    def _cut(self, first: Span, second: Span, u: Floats) -> list[npt.NDArray[np.int64]]:
+        """The tokens of both parts, the longer one cut at either end until they fit."""
+        offsets_S = self.tokens.sentences_S
+        bounds = [(int(offsets_S[s.start]), int(offsets_S[s.stop])) for s in (first, second)]
+        sizes = [stop - start for start, stop in bounds]
+        room = self.length - 3
+        half = room // 2
+        if sum(sizes) > room:
+            a = max(min(sizes[0], room - half), room - sizes[1])
+            keep = [a, room - a]
+        else:
+            keep = sizes
+        pieces = []
+        for (start, _), size, kept, chance in zip(bounds, sizes, keep, u, strict=True):
+            start += int(chance * (size - kept + 1))
+            pieces.append(self.tokens.tokens_T[start : start + kept].astype(np.int64))
+        return pieces
+
+    def batch(self, indices_B: Numbers, *, seed: int) -> dict[str, Tensor]:
+        """Pairs as `BertForPreTraining` takes them, and their numbers as "index".
+
+        The second label is 1 for a random next.
+        """
+        size, length = len(indices_B), self.length
+        ids_BL = np.full((size, length), self.pad, dtype=np.int64)
+        types_BL = np.zeros((size, length), dtype=np.int64)
+        attended_BL = np.zeros((size, length), dtype=np.int64)
+        plain_BL = np.zeros((size, length), dtype=np.bool_)  # neither special nor padding
+        next_B = np.zeros(size, dtype=np.int64)
+        chances = uniforms(indices_B, 6, seed=seed)
+        for row, index in enumerate(indices_B):
+            first, second, random = self._spans(int(index), chances[row])
+            a, b = self._cut(first, second, chances[row, 4:])
+            middle, end = len(a) + 1, len(a) + len(b) + 2
+            ids_BL[row, 0], ids_BL[row, middle], ids_BL[row, end] = self.cls, self.sep, self.sep
+            ids_BL[row, 1:middle], ids_BL[row, middle + 1 : end] = a, b
+            types_BL[row, middle + 1 : end + 1] = 1
+            attended_BL[row, : end + 1] = 1
+            plain_BL[row, 1:end] = True
+            plain_BL[row, middle] = False
+            next_B[row] = random
+        ids_BL, labels_BL = self._masked(ids_BL, plain_BL, indices_B, seed)
+        arrays = {
+            "input_ids": ids_BL,
+            "token_type_ids": types_BL,
+            "attention_mask": attended_BL,
+            "labels": labels_BL,
+            "next_sentence_label": next_B,
+            "index": np.array(indices_B),
+        }
+        return {name: torch.from_numpy(value) for name, value in arrays.items()}
+
+    def _masked(
+        self, ids_BL: Numbers, plain_BL: npt.NDArray[np.bool_], indices_B: Numbers, seed: int
+    ) -> tuple[Numbers, Numbers]:
+        """BERT's rule: of the chosen, 80 % become [MASK], 10 % another token, 10 % stay."""
+        length = ids_BL.shape[1]
+        order_BL, how_BL, other_BL = (
+            uniforms(indices_B, length, seed=seed, stream=stream) for stream in (1, 2, 3)
+        )
+        order_BL[~plain_BL] = 2.0  # after all others
+        rank_BL = order_BL.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+        wanted_B = np.maximum(1, np.rint(self.masked * plain_BL.sum(axis=1)))
+        chosen_BL = rank_BL < wanted_B[:, None]
+        labels_BL = np.where(chosen_BL, ids_BL, IGNORED)
+        random_BL = self.ordinary[(other_BL * len(self.ordinary)).astype(np.int64)]
+        changed_BL = np.where(how_BL < 0.8, self.mask, np.where(how_BL < 0.9, random_BL, ids_BL))
+        return np.where(chosen_BL, changed_BL, ids_BL), labels_BL

@@ -1,0 +1,257 @@
+"""Text to numbers, once: a memory-mapped cache under a hash of the text and the vocabulary.
+
+    $SIFT_CACHE/tokens/KEY/
+      tokens.npy       all tokens, one after the other, 16 or 32 bits each
+      sentences.npy    where each sentence starts in them, and the end
+      documents.npy    where each document starts in the sentences, and the end
+      hashes.npy       64 bits of each document's content, which decide what is held out
+      report.json      counts
+
+While it is made, finished shards are in `KEY.part`; an interrupted run goes on after the last one.
+Shapes: T tokens, S sentences, D documents.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from sifting.recipes.cache import alone, cache_folder
+from sifting.recipes.text import sentences as splitter
+from sifting.recipes.text.corpus import Corpus, Place, content_hash, held_out
+from sifting.recipes.text.readers import digest
+from sifting.recipes.text.vocabulary import Vocabulary
+from sifting.training.recipe import DataError
+from sifting.training.run_folder import write_json
+
+Numbers = npt.NDArray[np.int64]
+Progress = Callable[[int, int | None], None]
+FILES = ("tokens", "sentences", "documents", "hashes")
+BATCH = 1 << 20  # bytes of text that are tokenised at once
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """A tokenised corpus; the arrays are read from the disk as they are used.
+
+    Attributes:
+        tokens_T: numbers of all tokens.
+        sentences_S: offsets into the tokens, one more than there are sentences.
+        documents_D: offsets into the sentences, one more than there are documents.
+        hashes_D: of the documents' content.
+        report: counts, for the user.
+        path: folder that they are in, where they are in one.
+    """
+
+    tokens_T: npt.NDArray[Any]
+    sentences_S: Numbers
+    documents_D: Numbers
+    hashes_D: npt.NDArray[np.uint64]
+    report: dict[str, int]
+    path: Path | None = None
+
+    def __len__(self) -> int:
+        return len(self.hashes_D)
+
+    def __reduce__(self) -> Any:
+        # workers that are started anew open the files again instead of being sent them
+        if self.path is not None:
+            return open_tokens, (self.path,)
+        return Tokens, tuple(getattr(self, name) for name in self.__dataclass_fields__)
+
+    def split(self, dev_share: float) -> tuple[Numbers, Numbers]:
+        """Documents to train on and documents held out, by their content.
+
+        Raises:
+            DataError: where one side has fewer than two.
+        """
+        out_D = held_out(np.asarray(self.hashes_D), dev_share)
+        train, dev = np.nonzero(~out_D)[0], np.nonzero(out_D)[0]
+        if len(train) < 2 or len(dev) < 2:
+            raise DataError(
+                f"of {len(self)} documents, {len(train)} are for training and {len(dev)} held out at "
+                f"dev_share={dev_share}; each side needs two. Give more documents (of one long text "
+                "file, --paragraphs makes many), or another share"
+            )
+        return train, dev
+
+
+def open_tokens(path: Path) -> Tokens:
+    """The tokens in a folder, memory-mapped."""
+    tokens, sentences, documents, hashes = (
+        np.load(path / f"{name}.npy", mmap_mode="r") for name in FILES
+    )
+    report = json.loads((path / "report.json").read_text())
+    return Tokens(tokens, sentences, documents, hashes, report, path)
+
+
+def tokenise(
+    corpus: Corpus,
+    vocabulary: Vocabulary,
+    *,
+    sentences: bool,
+    cache: Path | None = None,
+    shard_megabytes: float = 16.0,
+    progress: Progress | None = None,
+) -> Tokens:
+    """Tokenise a corpus, or find it tokenised.
+
+    Args:
+        corpus: documents.
+        vocabulary: text to numbers; batches are encoded on all cores.
+        sentences: whether to split documents into sentences; else each is one.
+        cache: folder; see `cache_folder`.
+        shard_megabytes: of text, after which what is done is safe from an interruption.
+        progress: called with the bytes done and their number, None where it is not known.
+    """
+    # workers are forked later and tokenise nothing: without this, each of them says it might
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    split = f"sentences {splitter.VERSION}" if sentences else "documents"
+    key = digest(corpus.fingerprint, vocabulary.fingerprint, split, "1")
+    path = cache_folder(cache) / "tokens" / key
+    with alone(path):
+        if not path.exists():
+            part = path.with_name(f"{key}.part")
+            try:
+                part.mkdir(exist_ok=True)
+                _write_shards(corpus, vocabulary, sentences, part, shard_megabytes * 1e6, progress)
+                _join(part, corpus.name)
+                part.rename(path)
+                _drop_shards(path)
+            except OSError as error:
+                raise DataError(
+                    f"tokenising {corpus.name} into {part} failed: {error}. What is done is kept: make room, "
+                    "and start again, or set SIFT_CACHE to another disk"
+                ) from error
+    return open_tokens(path)
+
+
+class _Shard:
+    """Documents that are not on the disk yet."""
+
+    def __init__(self) -> None:
+        self.tokens = array("I")  # four bytes each, where a list's numbers take thirty
+        self.lengths: list[int] = []  # of sentences
+        self.counts: list[int] = []  # of documents
+        self.hashes: list[int] = []
+        self.empty = 0
+
+    def add(self, texts: list[list[str]], hashes: list[int], vocabulary: Vocabulary) -> None:
+        encoded = iter(vocabulary.encode([s for document in texts for s in document]))
+        for document, content in zip(texts, hashes, strict=True):
+            lengths = []
+            for _ in document:
+                ids = next(encoded)
+                if ids:
+                    self.tokens.extend(ids)
+                    lengths.append(len(ids))
+            if not lengths:
+                self.empty += 1
+                continue
+            self.lengths += lengths
+            self.counts.append(len(lengths))
+            self.hashes.append(content)
+
+    def write(self, path: Path, dtype: Any, place: Place) -> None:
+        part = path.with_name(f".{path.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir()
+        np.save(part / "tokens.npy", np.array(self.tokens, dtype=dtype))
+        np.save(part / "sentences.npy", np.array(self.lengths, dtype=np.int64))
+        np.save(part / "documents.npy", np.array(self.counts, dtype=np.int64))
+        np.save(part / "hashes.npy", np.array(self.hashes, dtype=np.uint64))
+        write_json(part / "shard.json", {"place": asdict(place), "empty": self.empty})
+        part.rename(path)
+
+
+def _write_shards(
+    corpus: Corpus,
+    vocabulary: Vocabulary,
+    sentences: bool,
+    folder: Path,
+    shard_bytes: float,
+    progress: Progress | None,
+) -> None:
+    done = sorted(folder.glob("shard-*"))
+    place = Place()
+    if done:
+        place = Place(**json.loads((done[-1] / "shard.json").read_text())["place"])
+    dtype = np.uint16 if len(vocabulary) <= 2**16 else np.uint32
+    number, written = len(done), place.bytes
+    shard, encoded = _Shard(), place.bytes
+    texts: list[list[str]] = []
+    hashes: list[int] = []
+    for text, after in corpus.documents(place):
+        place = after
+        texts.append(splitter.split_sentences(text) if sentences else [text] * bool(text.strip()))
+        hashes.append(content_hash(text))
+        if place.bytes - encoded >= BATCH or place.bytes - written >= shard_bytes:
+            shard.add(texts, hashes, vocabulary)
+            texts, hashes, encoded = [], [], place.bytes
+            if progress is not None:
+                progress(place.bytes, corpus.size)
+        if place.bytes - written >= shard_bytes:
+            shard.write(folder / f"shard-{number:06d}", dtype, place)
+            number, written, shard = number + 1, place.bytes, _Shard()
+    shard.add(texts, hashes, vocabulary)
+    if shard.hashes or shard.empty:
+        shard.write(folder / f"shard-{number:06d}", dtype, place)
+    if progress is not None:
+        progress(place.bytes, place.bytes)
+
+
+def _join(folder: Path, name: str) -> None:
+    """Put the shards together: the tokens as they are, lengths as offsets from the start."""
+    shards = sorted(folder.glob("shard-*"))
+    arrays = {
+        file: [np.load(shard / f"{file}.npy", mmap_mode="r") for shard in shards] for file in FILES
+    }
+    records = [json.loads((shard / "shard.json").read_text()) for shard in shards]
+    empty = sum(record["empty"] for record in records)
+    if not sum(len(a) for a in arrays["hashes"]):
+        shutil.rmtree(folder)
+        raise DataError(
+            f"the corpus {name} holds no text: "
+            + (f"all of its {empty} documents are empty" if empty else "it has no documents")
+        )
+    tokens = np.lib.format.open_memmap(
+        folder / "tokens.npy",
+        mode="w+",
+        dtype=arrays["tokens"][0].dtype,
+        shape=(sum(len(a) for a in arrays["tokens"]),),
+    )
+    start = 0
+    for piece in arrays["tokens"]:
+        tokens[start : start + len(piece)] = piece
+        start += len(piece)
+    tokens.flush()
+    for file in ("sentences", "documents"):
+        lengths = np.concatenate(arrays[file])
+        np.save(folder / f"{file}.npy", np.concatenate([[0], np.cumsum(lengths)]))
+    np.save(folder / "hashes.npy", np.concatenate(arrays["hashes"]))
+    counts = np.concatenate(arrays["documents"])
+    report = {
+        "documents": len(counts),
+        "empty_documents": empty,
+        "documents_of_one_sentence": int((counts == 1).sum()),
+        "sentences": int(counts.sum()),
+        "tokens": start,
+        "bytes": int(records[-1]["place"]["bytes"]),
+    }
+    write_json(folder / "report.json", {**report, "made": round(time.time())})
+
+
+def _drop_shards(folder: Path) -> None:
+    """Only from an entry that has its name: a process that is killed here leaves all of the text."""
+    for shard in folder.glob("shard-*"):
+        shutil.rmtree(shard, ignore_errors=True)

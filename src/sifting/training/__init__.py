@@ -1,0 +1,1 @@
+"""Training a problem with an arm, into a run folder."""

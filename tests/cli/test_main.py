@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+import pytest
+
+from sifting import __version__
+from sifting.cli import main as cli
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag, text in (("--version", f"sifting {__version__}"), ("--help", "sift COMMAND --help")):
+        with pytest.raises(SystemExit) as done:
+            cli.main([flag])
+        assert done.value.code == 0
+        assert text in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_refused_with_the_known_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as done:
+        cli.main(["sort"])
+    assert done.value.code == 2
+    assert "demo" in capsys.readouterr().err
+
+
+def test_a_missing_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(name: str) -> Any:
+        raise ModuleNotFoundError("No module named 'scipy'", name="scipy")
+
+    monkeypatch.setattr(cli.importlib, "import_module", fails)
+    assert cli.main(["theory"]) == 2
+    assert (
+        "needs scipy, which is not installed: pip install 'sifting[theory]'"
+        in capsys.readouterr().err
+    )
+    assert builtins.__import__ is not fails

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sifting.compare.budget import Work, parse_budget
+from sifting.compare.calibration import Calibration, Reading, _doubt, _tables
+from sifting.compare.manifest import Record, make_record, read_record
+from sifting.select.schedule import Schedule
+from sifting.training.recipe import Common
+from sifting.training.run_folder import RunError
+
+FAST = {"data": 0.001, "scoring": 0.0, "auditing": 0.0}
+SAME = {"forward": 0.1, "backward": 0.2, "optimizer": 0.02}
+TABLES = {
+    "baseline": {**FAST, **SAME},
+    "random": {**FAST, **SAME, "auditing": 0.2},
+    "sift": {**FAST, **SAME, "scoring": 0.05, "auditing": 0.2},
+    "sift-last": {**FAST, **SAME, "scoring": 0.2, "auditing": 0.2},
+}
+
+
+def found(*arms: str, slower: float = 1.0) -> Calibration:
+    keep = {arm: 1.0 if arm == "baseline" else 0.5 for arm in arms}
+    return Calibration(
+        tables={a: {k: slower * v for k, v in TABLES[a].items()} for a in arms},
+        work={a: Work(Schedule(keep[a]), round(32 / keep[a]), audit_every=50) for a in arms},
+        batches=dict.fromkeys(arms, 32),
+        same=dict.fromkeys(arms, "32 samples"),
+        rounds=30,
+        evaluation=1.0,
+        load=(0.1, 0.2),
+        doubt=dict.fromkeys(arms, 0.01),
+    )
+
+
+def made(budget: str, *arms: str, slower: float = 1.0, old: Record | None = None) -> Record:
+    arms = arms or tuple(TABLES)
+    return make_record(
+        target="mine:build",
+        asked=budget,
+        budget=parse_budget(budget),
+        configs={arm: Common(arm=arm) for arm in arms},
+        found=found(*arms, slower=slower),
+        old=old,
+    )
+
+
+@pytest.mark.parametrize("budget", ["baseline:1000u", "352s"])
+def test_equal_time_is_fewer_updates_for_those_who_score(budget: str) -> None:
+    record = made(budget)
+    assert record.budget == {"kind": "seconds", "amount": pytest.approx(352.0)}
+    updates = {arm: row.updates for arm, row in record.arms.items()}
+    # an update is 0.32 s; loading 32 or 64 ms; scoring 50 or 200 ms; an audit in 50 is 4 ms each
+    assert updates == {
+        "baseline": 1000,
+        "random": pytest.approx(352 / 0.388, abs=1),
+        "sift": pytest.approx(352 / 0.438, abs=1),
+        "sift-last": pytest.approx(352 / 0.588, abs=1),
+    }
+    assert all(351.3 < row.seconds <= 352.0001 for row in record.arms.values())
+
+
+def test_equal_updates_and_equal_samples_are_equal_for_all() -> None:
+    assert {row.updates for row in made("1000u").arms.values()} == {1000}
+    assert {row.updates for row in made("3300n").arms.values()} == {103}
+
+
+def test_an_arm_that_is_added_is_measured_in_the_seconds_of_then() -> None:
+    old = made("baseline:1000u", "baseline", "sift")
+    new = made("baseline:1000u", "baseline", "sift-last", slower=2.5, old=old)
+    assert {arm: new.arms[arm] for arm in old.arms} == dict(old.arms)
+    assert new.budget == old.budget
+    assert new.arms["sift-last"].table == pytest.approx(TABLES["sift-last"])
+    assert new.arms["sift-last"].updates == made("baseline:1000u").arms["sift-last"].updates
+    assert new.calibrations[1]["scale"] == pytest.approx(0.4)
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    assert read_record(tmp_path) is None
+    record = made("1000u")
+    record.write(tmp_path)
+    again = read_record(tmp_path)
+    assert again is not None
+    assert again == record
+    again.check(
+        tmp_path, target="mine:build", asked="1000u", configs={"sift": Common(arm="sift", seed=5)}
+    )
+    with pytest.raises(RunError, match=r"sift: audit_every 50 → 9; target 'mine:build' → 'other'"):
+        again.check(
+            tmp_path,
+            target="other",
+            asked="1000u",
+            configs={"sift": Common(arm="sift", audit_every=9)},
+        )
+    text = (tmp_path / "comparison.json").read_text().replace('"format": 1', '"format": 2')
+    (tmp_path / "comparison.json").write_text(text)
+    with pytest.raises(RunError, match="has format 2; this release reads 1"):
+        read_record(tmp_path)
+
+
+def test_the_same_work_has_one_price_and_other_work_its_own() -> None:
+    def reading(forward: list[float], scoring: list[float], batch: int, drawn: int) -> Reading:
+        times: dict[str, Any] = {"backward": [1.0], "optimizer": [1.0]}
+        times.update(forward=forward, scoring=scoring, auditing=[], data=[float(drawn)])
+        return Reading(times, Work(Schedule(batch / drawn), drawn), batch, f"{batch} samples")
+
+    tables = _tables(
+        {
+            "baseline": reading([1.0, 2.0, 9.0], [], 32, 32),
+            "sift": reading([3.0, 4.0], [5.0, 7.0, 90.0], 32, 64),
+            "large": reading([8.0], [1.0], 64, 64),
+        }
+    )
+    assert tables["baseline"]["forward"] == tables["sift"]["forward"] == 3.0
+    assert tables["large"]["forward"] == 8.0
+    assert tables["sift"]["scoring"] == 7.0
+    assert (tables["baseline"]["scoring"], tables["sift"]["auditing"]) == (0.0, 0.0)
+    assert [tables[arm]["data"] for arm in tables] == [32.0, 64.0, 64.0]
+
+
+def test_noise_that_is_left_in_a_table_is_told() -> None:
+    def reading(scoring: list[float], keep: float) -> Reading:
+        times: dict[str, Any] = {name: [1.0, 1.0] for name in ("forward", "backward", "optimizer")}
+        times.update(scoring=scoring, auditing=[], data=[0.0, 0.0])
+        return Reading(times, Work(Schedule(keep), round(32 / keep)), 32, "same")
+
+    readings = {"baseline": reading([], 1.0), "sure": reading([1.0, 1.0], 0.5)}
+    assert _doubt(readings) == {"baseline": 0.0, "sure": 0.0}
+    # 4 or 6 seconds an update beside the baseline's 3
+    assert _doubt({**readings, "unsure": reading([1.0, 3.0], 0.5)})["unsure"] == pytest.approx(0.2)

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+
+from sifting.measure.meter import Meter, Quality, quality, rank_correlation
+
+CPU = torch.device("cpu")
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=3, max_size=20))
+def test_rank_correlation_agrees_with_scipy(pairs: list[tuple[int, int]]) -> None:
+    a, b = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+    if len(a.unique()) < 2 or len(b.unique()) < 2:
+        assert rank_correlation(a, b) == 0
+    else:
+        assert rank_correlation(a, b) == pytest.approx(float(spearmanr(a, b).statistic), abs=1e-9)
+
+
+def test_quality_of_the_best_the_worst_and_the_flat() -> None:
+    exact = torch.tensor([1.0, 2.0, 3.0, 6.0])
+    best = quality(exact, exact, torch.tensor([2, 3]))
+    assert (best.recall, best.rho_approx) == (1.0, 1.5)
+    worst = quality(-exact, exact, torch.tensor([0, 1]))
+    assert (worst.recall, worst.rank_correlation, worst.rho_approx) == (0.0, -1.0, 0.5)
+    assert quality(exact, torch.zeros(4), torch.tensor([0, 1])).rho_approx == 1.0
+
+
+def audits(*rhos: float) -> Meter:
+    meter = Meter()
+    for rho in rhos:
+        meter.audit(Quality(0.5, 0.0, rho), None)
+    return meter
+
+
+def test_worse_than_random_needs_evidence() -> None:
+    assert audits(0.5, 0.5).condemned() is None  # too few
+    assert audits(0.5, 0.6, 0.4).condemned() is not None
+    assert audits(0.7, 1.3, 0.9, 1.05).condemned() is None  # noise around 1
+    assert audits(1.2, 1.1, 1.3).condemned() is None
+
+
+def test_only_the_last_audits_count() -> None:
+    meter = audits(*[0.2] * 5, *[1.5] * 10)
+    assert meter.stats().rho_approx == pytest.approx(1.5)
+    assert meter.stats().audits == 15
+
+
+def test_time_is_charged_also_when_the_body_raises() -> None:
+    meter = Meter()
+    with pytest.raises(KeyError), meter.time("scoring", CPU):
+        raise KeyError
+    assert meter.stats().seconds_scoring > 0
+
+
+def test_state_round_trip() -> None:
+    meter = audits(0.9, 1.1)
+    meter.counts["steps"] = 7
+    meter.observe(torch.tensor([2.0, 1.0]))
+    meter.warned.add("worse_than_random")
+    other = Meter()
+    other.load_state_dict(meter.state_dict())
+    assert other.stats() == meter.stats()
+    assert other.warned == meter.warned
+
+
+def test_the_report_reads_like_one() -> None:
+    text = str(audits(1.25, 1.35).stats())
+    assert "rho_approx 1.30 (random: 1.00)" in text
+    assert "not audited" in str(Meter().stats()) or "0 steps" in str(Meter().stats())

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sifting.model.no_trace import quiet
+from tests.helpers.models import Net
+
+
+class Counting(nn.Module):
+    """Writes to one buffer and replaces another, in eval mode too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("last", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.last = x.mean(0)
+        return x + torch.rand_like(x) + random.random() + np.random.rand()  # noqa: NPY002
+
+
+def test_buffers_are_put_back_even_when_they_were_replaced() -> None:
+    model = nn.Sequential(Counting(), nn.BatchNorm1d(3))
+    before = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
+    with quiet(model):
+        model(torch.ones(4, 3))
+    for name, buffer in model.named_buffers():
+        assert buffer is before[name][0]
+        assert torch.equal(buffer, before[name][1])
+
+
+def test_every_random_stream_goes_on_as_if_nothing_had_happened() -> None:
+    def draw() -> tuple[float, float, float]:
+        return torch.rand(()).item(), random.random(), float(np.random.rand())  # noqa: NPY002
+
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+    want = draw()
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    np.random.set_state(states[2])  # noqa: NPY002
+    model = Counting()
+    with quiet(model):
+        model(torch.ones(4, 3))
+        torch.manual_seed(99)
+    assert draw() == want
+
+
+def test_modes_come_back_one_by_one_also_after_an_error() -> None:
+    model = Net()
+    model.blocks[1].eval()
+    modes = [module.training for module in model.modules()]
+
+    def fails() -> None:
+        with quiet(model):
+            assert not any(module.training for module in model.modules())
+            raise RuntimeError("broken sample")
+
+    with pytest.raises(RuntimeError, match="broken sample"):
+        fails()
+    assert [module.training for module in model.modules()] == modes
+    assert torch.is_grad_enabled()
+
+
+def test_a_cache_built_inside_can_be_trained_through_afterwards() -> None:
+    class Lazy(nn.Module):
+        table: torch.Tensor | None = None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.table is None:
+                self.table = torch.ones(3)
+            return x * self.table
+
+    model = Lazy()
+    with quiet(model):
+        model(torch.ones(3))
+    x = torch.ones(3, requires_grad=True)
+    model(x).sum().backward()
+    assert x.grad is not None

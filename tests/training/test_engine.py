@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sifting import Sifter
+from sifting.training.engine import Diverged, Engine
+from sifting.training.problem import Pace, Task
+from sifting.training.run_folder import RunError, RunFolder, read_run
+from tests.helpers.models import Net
+
+
+def loss(model: nn.Module, batch: Any) -> Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1])
+
+
+def build(folder: RunFolder, *, pace: Pace, arm: dict[str, Any], pause: float = 0.0) -> Engine:
+    torch.manual_seed(0)
+    model = Net()
+    data = TensorDataset(torch.randn(96, 8), torch.randint(0, 5, (96,)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=pace.updates)
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        model.eval()
+        time.sleep(pause)
+        with torch.no_grad():
+            x, y = data.tensors
+            return {"accuracy": float((model(x).argmax(1) == y).double().mean())}
+
+    loader = DataLoader(data, batch_size=16, shuffle=True)
+    task = Task(model, optimizer, loader, loss, evaluate, schedule)
+    return Engine(task, Sifter(model, **arm), pace, folder)
+
+
+# random labels are learned by heart here, and the library says so
+pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
+
+ARMS: list[dict[str, Any]] = [
+    {"keep": 1.0},
+    {"exit": 1, "score": "loss", "warmup_steps": 4, "audit_every": 0},
+    {"exit": "tuned", "audit_every": 5},
+]
+PACE = Pace(updates=40, log_every=5, evaluate_every=10, checkpoint_every=7, clip=1.0)
+
+
+def weights(engine: Engine) -> list[Tensor]:
+    return [p.detach().clone() for p in engine.task.model.state_dict().values()]
+
+
+@pytest.mark.parametrize("arm", ARMS, ids=["baseline", "sift", "tuned"])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(
+    arm: dict[str, Any], accumulate: int, tmp_path: Path
+) -> None:
+    pace = Pace(
+        updates=40, log_every=5, evaluate_every=10, checkpoint_every=7, accumulate=accumulate
+    )
+    whole = build(RunFolder.create(tmp_path / "whole", config={}), pace=pace, arm=arm)
+    assert whole.run() == "finished"
+
+    broken = build(RunFolder.create(tmp_path / "broken", config={}), pace=pace, arm=arm)
+    original = broken.task.loss
+
+    def fails(model: nn.Module, batch: Any) -> Tensor:
+        if broken.update == 18:
+            raise KeyboardInterrupt
+        return original(model, batch)
+
+    object.__setattr__(broken.task, "loss", fails)
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
+    step = broken.folder.latest()
+    assert step == 14
+    folder = RunFolder.reopen(tmp_path / "broken", config={}, step=step)
+    again = build(folder, pace=pace, arm=arm)
+    torch.manual_seed(12345)
+    again.resume(step)
+    assert again.run() == "finished"
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again), strict=True))
+
+    def figures(path: Path) -> list[Any]:
+        return [
+            {k: v for k, v in line.items() if k not in ("seconds", "load")}
+            for line in read_run(path).metrics
+        ]
+
+    assert figures(tmp_path / "whole") == figures(tmp_path / "broken")
+
+
+def test_runs_that_take_turns_end_like_runs_of_their_own(tmp_path: Path) -> None:
+    whole, parts = (
+        [
+            build(RunFolder.create(tmp_path / f"{kind}-{i}", config={}), pace=PACE, arm=arm)
+            for i, arm in enumerate(ARMS)
+        ]
+        for kind in ("whole", "parts")
+    )
+    for engine in whole:
+        torch.manual_seed(9)
+        engine.run()
+    for engine in parts:
+        torch.manual_seed(9)
+        engine.advance(1)
+    while not all(engine.done for engine in parts):
+        for size, engine in enumerate(parts, start=3):
+            engine.advance(size)
+    assert [engine.finish() for engine in parts] == ["finished"] * 3
+    for one, other in zip(whole, parts, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+
+
+def test_waiting_for_a_turn_is_not_charged_to_the_step(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[1])
+    engine.advance(20)
+    time.sleep(1.0)
+    engine.advance(20)
+    engine.finish()
+    assert 0 < engine.sifter.stats().seconds_between < 1.0
+
+
+def test_time_by_the_table_is_recorded_beside_the_time_that_passed(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[1])
+    engine.reference = {"data": 0.5, "scoring": 3.0, "forward": 1.0}
+    engine.run()
+    last = read_run(tmp_path / "run").metrics[-1]
+    counts = engine.sifter.stats()
+    assert last["reference"]["data"] == 0.5 * counts.candidates_seen
+    assert last["reference"]["scoring"] == 3.0 * counts.selections
+    assert last["reference"]["forward"] == 40.0
+    assert last["load"] >= 0
+
+
+def test_the_log_has_what_reports_need(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[1])
+    engine.run()
+    run = read_run(tmp_path / "run")
+    kinds = [line["kind"] for line in run.metrics]
+    assert kinds.count("train") == 8
+    assert kinds.count("eval") == 4
+    last = run.metrics[-1]
+    assert last["accuracy"] == run.summary["final"]["accuracy"]
+    assert set(last["seconds"]) >= {
+        "data",
+        "scoring",
+        "forward",
+        "backward",
+        "optimizer",
+        "evaluation",
+    }
+    assert last["samples_trained"] == 40 * 8
+    train = next(line for line in run.metrics if line["kind"] == "train")
+    assert set(train["selection"]) >= {"recall", "rho_approx"}
+
+
+def test_a_loss_that_is_not_finite_stops_and_names_the_checkpoint(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    original = engine.task.loss
+    object.__setattr__(
+        engine.task,
+        "loss",
+        lambda m, b: original(m, b) * (float("nan") if engine.update == 9 else 1),
+    )
+    with pytest.raises(Diverged, match=r"update 10 is nan; the last good checkpoint is .*00000007"):
+        engine.run()
+    assert read_run(tmp_path / "run").status == "failed"
+
+
+def test_weights_that_are_not_finite_are_no_checkpoint(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    original = engine.task.loss
+
+    def steep(model: nn.Module, batch: Any) -> Tensor:
+        value = original(model, batch)
+        if engine.update == 13:  # the loss is sound, its gradient is not
+            value = value + (0 * model.head.weight).sqrt().sum()
+        return value
+
+    object.__setattr__(engine.task, "loss", steep)
+    with pytest.raises(Diverged, match=r"after update 14, .* checkpoint is .*00000007"):
+        engine.run()
+    assert engine.folder.latest() == 7
+    assert read_run(tmp_path / "run").status == "failed"
+
+
+def test_losses_of_a_checkpoint_are_put_where_those_to_come_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    engine.advance(7)
+    again = build(engine.folder, pace=PACE, arm=ARMS[0])
+    monkeypatch.setattr(Sifter, "device", torch.device("meta"))
+    again.resume(7)
+    assert [loss.device.type for loss in again.losses] == ["meta"] * 2
+
+
+def test_scores_that_are_not_finite_are_a_run_that_diverged(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[1])
+    engine.advance(9)
+    with torch.no_grad():
+        engine.task.model.head.weight.fill_(float("nan"))
+    with pytest.raises(Diverged, match=r"before update 10, the scores of 16 of 16 .*00000007"):
+        engine.advance(1)
+    assert read_run(tmp_path / "run").status == "failed"
+
+
+def test_a_run_that_is_asked_to_stop_saves_first(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    engine.advance(9)
+    engine.ask("supper")
+    engine.advance(9)
+    assert engine.finish() == "stopped"
+    assert read_run(tmp_path / "run").summary["stopped_by"] == "supper"
+    assert RunFolder(tmp_path / "run").latest() == 10
+
+
+def test_the_summary_counts_what_all_ranks_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    engine.advance(40)
+    own = engine.sifter.stats
+    everyones = {"samples_trained": 2 * own().samples_trained}
+    monkeypatch.setattr(engine.sifter, "stats", lambda reduce=False: everyones if reduce else own())
+    engine.finish()
+    assert read_run(tmp_path / "run").summary["sifting"] == {"samples_trained": 2 * 40 * 16}
+
+
+def test_an_empty_loader_is_reported(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    object.__setattr__(engine.task, "loader", [])
+    with pytest.raises(RunError, match="the loader gave no batch"):
+        engine.run()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"updates": 0}, "updates=0"),
+        ({"clip": 0.0}, "clip=0.0"),
+        ({"autocast": "int8"}, "autocast='int8'"),
+    ],
+)
+def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Pace(**{"updates": 10, **options})
+
+
+def test_bf16_autocast_trains_and_scores_in_bf16(tmp_path: Path) -> None:
+    pace = Pace(updates=6, autocast="bf16")
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=pace, arm=ARMS[1])
+    seen: list[torch.dtype] = []
+    engine.task.model.head.register_forward_hook(lambda m, a, out: seen.append(out.dtype))
+    assert engine.run() == "finished"
+    assert torch.bfloat16 in seen
+
+
+SCRIPT = """
+import sys, pathlib
+sys.path.insert(0, {tests!r})
+import test_engine as t
+folder = pathlib.Path(sys.argv[1])
+pace = t.Pace(updates=40, log_every=5, evaluate_every=1, checkpoint_every=3)
+if folder.exists():
+    from sifting.training.run_folder import RunFolder
+    step = RunFolder(folder).latest()
+    run = t.RunFolder.reopen(folder, config={{}}, step=step)
+else:
+    step, run = None, t.RunFolder.create(folder, config={{}})
+engine = t.build(run, pace=pace, arm=t.ARMS[2], pause=float(sys.argv[2]))
+if step is not None:
+    engine.resume(step)
+print(engine.run(), flush=True)
+"""
+
+
+def launch(folder: Path, pause: float) -> subprocess.Popen[str]:
+    script = SCRIPT.format(tests=str(Path(__file__).parent))
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(folder), str(pause)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(folder: Path, step: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if (RunFolder(folder).latest() or 0) >= step:
+            return
+        time.sleep(0.02)
+    raise AssertionError("no checkpoint within a minute")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_a_killed_process_is_resumed_to_the_same_weights(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    first = launch(tmp_path / "run", pause=0.2)
+    wait_for(tmp_path / "run", 6)
+    first.send_signal(number)
+    out, _ = first.communicate(timeout=60)
+    if number == signal.SIGTERM:
+        assert (first.returncode, out.strip()) == (0, "stopped")
+        assert read_run(tmp_path / "run").summary["stopped_by"] == "SIGTERM"
+    else:
+        assert first.returncode == -signal.SIGKILL
+    again = launch(tmp_path / "run", pause=0.0)
+    assert again.communicate(timeout=120)[0].strip() == "finished"
+    pace = Pace(updates=40, log_every=5, evaluate_every=1, checkpoint_every=3)
+    whole = build(RunFolder.create(tmp_path / "whole", config={}), pace=pace, arm=ARMS[2])
+    whole.run()
+    saved = RunFolder(tmp_path / "run").load(40)["model"]
+    for name, value in whole.task.model.state_dict().items():
+        assert torch.equal(value, saved[name]), name
+
+
+def test_the_sifter_is_told_the_losses_of_the_batch_that_is_trained(tmp_path: Path) -> None:
+    pace = Pace(updates=6, accumulate=2)
+    arm = {"exit": 1, "score": "loss", "explore": 0.5, "audit_every": 0}
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=pace, arm=arm)
+    trained: list[float] = []
+    observed: list[float] = []
+    original = engine.task.loss
+
+    def noted(model: nn.Module, batch: Any) -> Tensor:
+        value = original(model, batch)
+        trained.append(float(value.detach()))
+        return value
+
+    object.__setattr__(engine.task, "loss", noted)
+    engine.sifter.observe = lambda losses: observed.append(float(losses.mean()))  # type: ignore[method-assign]
+    engine.run()
+    assert len(observed) == 12
+    assert observed == pytest.approx(trained)
