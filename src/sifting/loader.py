@@ -4,21 +4,62 @@ from __future__ import annotations
 
 import itertools
 import time
-import weakref
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
+from sifting.chooser import Step
 from sifting.data import batch as batches
-from sifting.rng import Streams
+from sifting.data.position import Position
+from sifting.rng import RandomState
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
-DONE = ("batches", "pieces", "samples", "candidates", "ranks")  # what a place says of the past
+
+class Cursor:
+    """Where a sifter is in its loader, between the loaders that are made of it.
+
+    Attributes:
+        position: in the epoch that is iterated; None between epochs.
+        resuming: whether the next iteration goes on from there instead of beginning anew.
+        batches_met: candidate batches since warm-up ended.
+    """
+
+    def __init__(self) -> None:
+        self.position: Position | None = None
+        self.resuming = False
+        self.batches_met = 0
+
+    def restart(self) -> None:
+        """The next iteration begins an epoch anew."""
+        self.position, self.resuming = None, False
+
+    def state_dict(self) -> dict[str, Any]:
+        position = None if self.position is None else self.position.to_plain()
+        return {"batches_met": self.batches_met, "position": position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        saved = state["position"]
+        self.batches_met = int(state["batches_met"])
+        self.position = None if saved is None else Position.from_plain(saved)
+        self.resuming = self.position is not None
+
+    @staticmethod
+    def divided(states: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
+        """The state that one of `world` ranks goes on with, from those of the ranks that saved."""
+        own = states[rank % len(states)]
+        met = int(states[0]["batches_met"])
+        if own["position"] is None:
+            return {"batches_met": met, "position": None}
+        places = [Position.from_plain(state["position"]) for state in states]
+        place = Position.from_plain(own["position"])
+        if place.pieces:  # trained again from its start, and so met again
+            met -= place.counted
+        return {"batches_met": met, "position": place.divided(places, rank, world).to_plain()}
 
 
 class SiftedLoader:
@@ -41,20 +82,15 @@ class SiftedLoader:
         return self._count()
 
     def _count(self) -> int:
-        sifter = self.sifter
-        sizes = self._sizes()
-        done = sifter.position if sifter.resuming else None
-        skipped = int(done["batches"]) if done else 0
-        pieces = int(done["pieces"]) if done else 0
-        if pieces:  # the warm-up batch that was left half-trained
-            start = sifter.step - pieces
-            total = sifter.schedule.steps(
-                sizes[skipped:],
-                step=start,
-                batch=sifter.batches_met - (start >= sifter.schedule.warmup_steps),
-            )
-            return total - pieces
-        return sifter.schedule.steps(sizes[skipped:], step=sifter.step, batch=sifter.batches_met)
+        sifter, cursor = self.sifter, self.sifter.cursor
+        schedule, sizes = sifter.schedule, self._sizes()
+        done = cursor.position if cursor.resuming else None
+        if done is None:
+            return schedule.steps(sizes, step=sifter.step, batch=cursor.batches_met)
+        # a warm-up batch that was left half-trained is walked through from its start
+        start = sifter.step - done.pieces
+        met = cursor.batches_met - (done.pieces > 0 and start >= schedule.warmup_steps)
+        return schedule.steps(sizes[done.batches :], step=start, batch=met) - done.pieces
 
     def _sizes(self) -> list[int]:
         """Sizes of the candidate batches of one epoch."""
@@ -89,27 +125,21 @@ class SiftedLoader:
         return sizes
 
     def __iter__(self) -> Iterator[Any]:
-        sifter = self.sifter
+        sifter, cursor, meter = self.sifter, self.sifter.cursor, self.sifter.meter
         try:
             self._length = self._count()
         except TypeError:  # no length can be told, which only matters to who asks for it
             self._length = None
-        skip = sifter.position if sifter.resuming else None
-        sifter.resuming = False
-        source, position = _order(self.loader, skip)
-        first = skip is None and sifter.meter.counts["candidates_seen"] == 0
-        index = int(skip["batches"]) if skip else 0
-        done_pieces = int(skip["pieces"]) if skip else 0
-        samples = int(skip["samples"]) if skip else 0
-        position.update(batches=index, pieces=done_pieces, samples=samples)
-        sifter.position = position
-        meter = sifter.meter
+        resumed = cursor.position if cursor.resuming else None
+        cursor.resuming = False
+        source, place = _start(self.loader, resumed)
+        first = resumed is None and meter.counts["candidates_seen"] == 0
+        cursor.position = place
         try:
             while True:
+                if not place.pieces:
+                    place = replace(place, before=place.fetch, fetch=RandomState.now())
                 begin = time.perf_counter()
-                if not done_pieces:
-                    position["before"] = position.get("fetch")
-                    position["fetch"] = Streams.now()
                 try:
                     candidates = next(source)
                 except StopIteration:
@@ -119,48 +149,53 @@ class SiftedLoader:
                 if first:
                     self._check(candidates)
                     first = False
-                sifter.position = position  # that of the loader used last
-                for place, piece in self._pieces(candidates, done_pieces):
-                    position.update(batches=index + (place == 0), pieces=place)
-                    if place == 0:
-                        position["samples"] += batches.batch_size(candidates)
+                size = batches.batch_size(candidates)
+                if not place.pieces:
+                    place = self._meet(place, size)
+                for pieces, step, piece in self._pieces(candidates, size, place):
+                    place = replace(place, pieces=pieces)
+                    if not pieces:
+                        place = replace(
+                            place, batches=place.batches + 1, samples=place.samples + size
+                        )
+                    cursor.position = place  # that of the loader used last
                     meter.counts["steps"] += 1
-                    sifter.hand_out(piece)
-                    meter.counts["samples_trained"] += sifter.handed
+                    meter.counts["samples_trained"] += step.size
+                    sifter.observer.hand_out(step, piece)
                     with self._step():
                         yield piece
-                done_pieces = 0
-                index += 1
-            if sifter.position is position:
-                sifter.position = None
+            if cursor.position is place:
+                cursor.position = None
         finally:
             self._length = None
 
-    def _pieces(self, candidates: Any, done: int) -> Iterator[tuple[int, Any]]:
-        """What is trained of one candidate batch, with the place to resume at: 0 after the last."""
-        sifter = self.sifter
-        size = batches.batch_size(candidates)
-        step = sifter.step - done
-        schedule, meter = sifter.schedule, sifter.meter
-        fresh = done == 0
-        met = sifter.batches_met - (not fresh and step >= schedule.warmup_steps)
-        if fresh:
-            meter.counts["candidates_seen"] += size
-            sifter.batches_met += step >= schedule.warmup_steps
-            assert sifter.position is not None
-            sifter.position["counted"] = int(step >= schedule.warmup_steps)
-        if schedule.sifts(step=step, batch=met) and (size > 1 or sifter.scope == "global"):
-            yield 0, sifter.sift(candidates, size).batch
+    def _meet(self, place: Position, size: int) -> Position:
+        """Count a candidate batch that is begun."""
+        sifter, cursor = self.sifter, self.sifter.cursor
+        counted = sifter.step >= sifter.schedule.warmup_steps
+        sifter.meter.counts["candidates_seen"] += size
+        cursor.batches_met += counted
+        return replace(place, counted=counted)
+
+    def _pieces(
+        self, candidates: Any, size: int, place: Position
+    ) -> Iterator[tuple[int, Step, Any]]:
+        """What is trained of one candidate batch, with the pieces done then: 0 after the last."""
+        sifter, schedule = self.sifter, self.sifter.schedule
+        step = sifter.step - place.pieces
+        met = sifter.cursor.batches_met - place.counted
+        if schedule.sifts(step=step, batch=met) and (size > 1 or sifter.chooser.together):
+            chosen = sifter.chooser(candidates, size)
+            assert chosen.selection is not None
+            yield 0, chosen, chosen.selection.batch
             return
-        sifter.last = None
         pieces = batches.split(candidates, schedule.count(step=step, size=size))
-        for place, piece in enumerate(pieces[done:], start=done + 1):
-            yield place % len(pieces), piece
+        for number, piece in enumerate(pieces[place.pieces :], start=place.pieces + 1):
+            yield number % len(pieces), Step(batches.batch_size(piece)), piece
 
     def _check(self, candidates: Any) -> None:
         """What cannot work should fail on the first batch, not when warm-up ends."""
-        sifter = self.sifter
-        keep = sifter.schedule.keep
+        keep = self.sifter.schedule.keep
         if not callable(keep) and keep == 1:
             return  # the plain loop
         size = batches.batch_size(candidates)
@@ -169,45 +204,11 @@ class SiftedLoader:
                 f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
                 "times the batch you train on"
             )
-        sifter.check(candidates)
+        self.sifter.chooser.check(candidates)
 
     def _step(self) -> AbstractContextManager[None]:
         """What is open while the user's step runs: here, from one batch to the next."""
-        return listening(self.sifter, self.sifter.model)
-
-
-@contextmanager
-def listening(sifter: Sifter, model: nn.Module) -> Iterator[None]:
-    """Time the user's step, and listen to the model's forward in it."""
-    handle = model.register_forward_hook(Listener(sifter))
-    try:
-        with sifter.meter.time("between", sifter.device):
-            yield
-        sifter.end_step()
-    finally:
-        handle.remove()
-
-
-class Listener:
-    """Forward hook that reads the user's training forward.
-
-    It does not keep the sifter alive, and is mute in a copy: a model that is deep-copied or
-    pickled in the middle of a step takes no sifter with it.
-    """
-
-    def __init__(self, sifter: Sifter | None = None) -> None:
-        self._sifter = None if sifter is None else weakref.ref(sifter)
-
-    def __call__(self, module: Any, args: Any, output: Any) -> None:
-        sifter = None if self._sifter is None else self._sifter()
-        if sifter is not None and not torch.compiler.is_compiling():
-            sifter.read_training_forward(output)
-
-    def __reduce__(self) -> tuple[type[Listener], tuple[()]]:
-        return Listener, ()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Listener:
-        return Listener()
+        return self.sifter.observer.training(self.sifter.model)
 
 
 def _sized(*sources: Any) -> int | None:
@@ -218,10 +219,8 @@ def _sized(*sources: Any) -> int | None:
     return None
 
 
-def _order(
-    loader: Iterable[Any], skip: dict[str, Any] | None
-) -> tuple[Iterator[Any], dict[str, Any]]:
-    """An iterator over the loader, moved on to where it was left, and the state it started from.
+def _start(loader: Iterable[Any], resumed: Position | None) -> tuple[Iterator[Any], Position]:
+    """An iterator over the loader, moved on to where it was left, and its position.
 
     A shuffling loader draws its order from its generator, or else from torch's global stream,
     when an epoch starts. To resume, that draw is made again from the same state; the global
@@ -230,56 +229,61 @@ def _order(
     first `count` of them; any other is iterated up to the place.
     """
     generators = _generators(loader)
-    if skip is None:
-        started: dict[str, Any] = {"start": Streams.now(), "warm": int(_warm(loader))}
-        started.update({name: generator.get_state() for name, generator in generators.items()})
-        return iter(loader), started
-    here = Streams.now()
-    if skip.get("warm") and not _warm(loader):
+    if resumed is None:
+        states = {name: generator.get_state() for name, generator in generators.items()}
+        place = Position(RandomState.now(), states, _warm(loader))
+        return iter(loader), place
+    here = RandomState.now()
+    if resumed.warm and not _warm(loader):
         iter(loader)  # workers that live on draw their seed only when they are first started
-    skip["start"].restore()
+    resumed.start.restore()
     for name, generator in generators.items():
-        if name in skip:
-            generator.set_state(skip[name].cpu())
+        if name in resumed.generators:
+            generator.set_state(resumed.generators[name].cpu())
     forward = getattr(loader, "fast_forward", None)
     if callable(forward):
-        forward(int(skip["batches"]))
+        forward(resumed.batches)
         source = iter(loader)
-        if "ranks" in skip:
-            _check_samples(skip, int(skip["batches"]) * int(getattr(loader, "batch_size", 0)))
-        here.restore()
-        return source, {name: skip[name] for name in skip if name not in DONE}
+        _check_samples(resumed, resumed.batches * int(getattr(loader, "batch_size", 0)))
+    else:
+        source = _replayed(loader, resumed)
+    here.restore()
+    return source, replace(resumed, candidates=None, ranks=None)
+
+
+def _replayed(loader: Iterable[Any], resumed: Position) -> Iterator[Any]:
+    """A loader iterated up to a place.
+
+    A batch left half-trained is fetched again just as it was the first time. So is the last one
+    used, and for a loader that looks ahead by a batch (Accelerate's), the one before.
+    """
     source = iter(loader)
-    # A batch left half-trained is fetched again just as it was the first time. So is the last
-    # one used, and for a loader that looks ahead by a batch (Accelerate's), the one before.
-    last = int(skip["batches"]) - (not skip["pieces"])
-    replayed = {last - 1: skip.get("before"), last: skip["fetch"]}
+    last = resumed.batches - (not resumed.pieces)
+    states = {last - 1: resumed.before, last: resumed.fetch}
     samples = 0
     for passed in range(last + 1):
-        if passed and replayed.get(passed) is not None:
-            replayed[passed].restore()
+        state = states.get(passed)
+        if passed and state is not None:
+            state.restore()
         candidates = next(source, source)
         if candidates is source:
             raise ValueError(
                 f"cannot resume: the loader ended after {passed} batches, but {last + 1} had been "
                 "used; give the loader that the state was saved with"
             )
-        if "ranks" in skip and passed < skip["batches"]:
+        if resumed.ranks is not None and passed < resumed.batches:
             samples += batches.batch_size(candidates)
-    if "ranks" in skip:
-        _check_samples(skip, samples)
-    if skip["pieces"]:
-        source = itertools.chain([candidates], source)
-    here.restore()
-    return source, {name: skip[name] for name in skip if name not in DONE}
+    _check_samples(resumed, samples)
+    return itertools.chain([candidates], source) if resumed.pieces else source
 
 
-def _check_samples(skip: dict[str, Any], samples: int) -> None:
-    if samples != skip["samples"]:
+def _check_samples(resumed: Position, samples: int) -> None:
+    """Raise where another number of ranks does not draw as many candidates a step as before."""
+    if resumed.ranks is not None and samples != resumed.samples:
         raise ValueError(
-            f"cannot resume on {skip['ranks']} ranks: {skip['candidates']} candidates had been used in "
-            f"{skip['batches']} batches, and that many batches of this loader hold {samples} on this rank, "
-            f"not {skip['samples']}. Keep the number of candidates that all ranks together draw a step"
+            f"cannot resume on {resumed.ranks} ranks: {resumed.candidates} candidates had been used in "
+            f"{resumed.batches} batches, and that many batches of this loader hold {samples} on this rank, "
+            f"not {resumed.samples}. Keep the number of candidates that all ranks together draw a step"
         )
 
 

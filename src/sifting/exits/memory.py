@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from sifting.data import batch as batches
-from sifting.exits.base import Exit
+from sifting.exits.base import Exit, Setting, TrainedBatch
 from sifting.measure.audit import warn_user
 from sifting.model.call import Call
 from sifting.model.objective import Score
 from sifting.model.plan import Plan
 
-UNHEARD = 10  # training steps without a loss before a word is said
+MISSED = 10  # training steps without a loss before a warning
 
 
 class MemoryExit(Exit):
@@ -53,6 +53,8 @@ class MemoryExit(Exit):
 
     runs = False
     observes = True
+    shardable = True
+    default_score = "loss"
 
     def __init__(self, size: int, *, revisit: float = 0.1) -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -65,13 +67,14 @@ class MemoryExit(Exit):
         self._trained: list[tuple[Tensor, Tensor]] = []  # losses on their way into the memory
         self._scored: list[Tensor] = []  # candidates of the selection under way
         self._levels: tuple[float, float] | None = None  # mean and highest loss, once known
-        self._unheard = 0
+        self._missed = 0
         self._bound = False
 
     def __repr__(self) -> str:
         return f"MemoryExit({self.size}, revisit={self.revisit:g})"
 
-    def suits(self, *, score: Score, scope: str, call: Call, trim: float) -> None:
+    def suits(self, setting: Setting) -> None:
+        score, call, trim = setting.score, setting.call, setting.trim
         if score != "loss":
             raise ValueError(
                 f"score={score!r}: a MemoryExit remembers losses and nothing else: use score='loss'"
@@ -86,7 +89,7 @@ class MemoryExit(Exit):
                 f"trim={trim} leaves out the highest scores, which a MemoryExit gives to samples that were "
                 "never trained, so that they never would be: use trim=0"
             )
-        if scope == "global":
+        if setting.scope == "global":
             raise ValueError(
                 "scope='global' moves samples to ranks that do not remember them: use scope='rank' "
                 "with a MemoryExit"
@@ -126,21 +129,21 @@ class MemoryExit(Exit):
             self.passed_N[ids_B] += 1
         self._scored = []
 
-    def unheard(self) -> None:
+    def missed(self) -> None:
         # counted when a step is over: a loop may draw many batches before it trains the first
-        self._unheard += 1
-        if self._unheard == UNHEARD:
+        self._missed += 1
+        if self._missed == MISSED:
             warn_user(
-                f"the losses of the last {UNHEARD} training steps did not reach the MemoryExit, which "
+                f"the losses of the last {MISSED} training steps did not reach the MemoryExit, which "
                 "therefore knows nothing new: train the model that the sifter was given, on each batch as "
                 "a whole and with logits that fit its labels, or call sifter.observe(losses)"
             )
 
-    def observe(self, call: Call, batch: Any, losses: Tensor) -> None:
+    def observe(self, trained: TrainedBatch, losses_B: Tensor) -> None:
         # not written yet: on a GPU, reading them now would wait for the forward
-        self._trained.append((self._ids(call, batch), losses.detach()))
-        self._unheard = 0
-        if len(self._trained) > UNHEARD:  # in warm-up nothing is scored
+        self._trained.append((self._ids(trained.call, trained.members), losses_B.detach()))
+        self._missed = 0
+        if len(self._trained) > MISSED:  # in warm-up nothing is scored
             self._write()
 
     def _write(self) -> None:

@@ -94,16 +94,10 @@ class Epochs:
         if steady and self._known and self._step - self._known[-1].steps >= schedule.warmup_steps:
             return self._known[-1]
         start, samples = self._step, 0
-        for size in self.sizes:
-            pieces, trained = 1, size
-            if size > 1:
-                count = schedule.count(step=self._step, size=size)
-                if schedule.sifts(step=self._step, batch=self._batch):
-                    trained = count
-                else:
-                    pieces = -(-size // count)
+        walk = schedule.walk(self.sizes, step=self._step, batch=self._batch)
+        for steps, trained in walk:
             self._batch += self._step >= schedule.warmup_steps
-            self._step += pieces
+            self._step += steps
             samples += trained
         return Epoch(self._step - start, samples)
 

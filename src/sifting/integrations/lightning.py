@@ -21,8 +21,8 @@ from lightning.pytorch.trainer.states import RunningStage
 from torch.utils.data import DataLoader
 
 from sifting.integrations.counts import loggable
-from sifting.loader import SiftedLoader, listening
-from sifting.rng import Streams
+from sifting.loader import SiftedLoader
+from sifting.rng import RandomState
 from sifting.sifter import Sifter
 
 KEY = "sifter"  # in Lightning's checkpoints
@@ -96,7 +96,7 @@ class SiftCallback(pl.Callback):
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """A step begins."""
-        self._open.enter_context(listening(self.sifter, self.sifter.model))
+        self._open.enter_context(self.sifter.observer.training(self.sifter.model))
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -119,12 +119,11 @@ class SiftCallback(pl.Callback):
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Put the sifter's state into the checkpoint."""
         over = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        state = self.sifter.state_dict()
         device = self.sifter.device
         own = {
-            "sifter": {**state, "position": None} if over else state,
+            "sifter": self.sifter.state_dict(epoch_over=over),
             "done": 0 if over else self.done,
-            "streams": Streams.now().to_plain(),
+            "streams": RandomState.now().to_plain(),
             "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         }
         # every process comes here, but only the first one's checkpoint is written
@@ -178,7 +177,7 @@ class LightningLoader(SiftedLoader):
         if callback.saved is None:
             callback.before = 0
         else:
-            Streams.from_plain(callback.saved["streams"]).restore()
+            RandomState.from_plain(callback.saved["streams"]).restore()
             if callback.saved["cuda"] is not None:
                 torch.cuda.set_rng_state(callback.saved["cuda"].cpu(), self.sifter.device)
             callback.saved = None

@@ -26,11 +26,12 @@ from torch import nn
 from torch.utils.data import IterableDataset
 from transformers import Trainer
 
+from sifting.chooser import Step
 from sifting.integrations.counts import Epochs, candidate_count, loggable
 from sifting.integrations.files import read_state, write_state
 from sifting.integrations.trainer_loader import ResumedLoader, TrainLoader
-from sifting.loader import listening
-from sifting.sifter import Handout, Sifter
+from sifting.select.policies import Proportional
+from sifting.sifter import Sifter
 
 _Base: Any = Trainer if TYPE_CHECKING else object
 
@@ -52,7 +53,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
     ) -> None:
         super().__init__(*args, **kwargs)
         self._sift: Mapping[str, Any] | Sifter = {} if sift is None else sift
-        self._selections: deque[Handout] = deque()
+        self._steps: deque[Step | None] = deque()
         self._epochs: Epochs | None = None
         self._resumes = False
         self._streams_are_back = False
@@ -143,7 +144,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
                 loader, done, first=lambda: self._put_streams_back(checkpoint)
             )
         else:
-            self.sifter.position, self.sifter.resuming = None, False
+            self.sifter.cursor.restart()
         super()._run_epoch(**kwargs)
 
     def _put_streams_back(self, checkpoint: str) -> None:
@@ -159,10 +160,10 @@ class SiftMixin(_Base):  # type: ignore[misc]
         self, epoch_iterator: Iterator[Any], num_batches: int, device: Any
     ) -> tuple[list[Any], Any]:
         """Fetch the batches of an update, and keep the selection that each came from."""
-        self._selections.clear()
+        self._steps.clear()
 
         def remember(batch: Any) -> Any:
-            self._selections.append(self.sifter.handout)
+            self._steps.append(self.sifter.observer.current)
             return batch
 
         found: tuple[list[Any], Any] = super().get_batch_samples(
@@ -172,9 +173,8 @@ class SiftMixin(_Base):  # type: ignore[misc]
 
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """The Trainer's step, timed, with the batch's own selection in place."""
-        if self._selections:
-            self.sifter.handout = self._selections.popleft()
-        with listening(self.sifter, model):
+        step = self._steps.popleft() if self._steps else None
+        with self.sifter.observer.training(model, step):
             return super().training_step(model, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
@@ -228,7 +228,7 @@ def check(trainer: Any) -> None:
         sifter.schedule.keep,
         name="per_device_train_batch_size",
     )
-    if sifter.rule.policy == "proportional":
+    if isinstance(sifter.rule.policy, Proportional):
         raise ValueError(
             "policy='proportional' needs its weights in the loss, and the Trainer takes plain means: "
             "choose policy='percentile' or 'top', or train in a loop of your own"

@@ -49,7 +49,7 @@ class TrainLoader(SiftedLoader):
             sifter.schedule,
             self._sizes(),
             step=0 if afresh else sifter.step,
-            batch=0 if afresh else sifter.batches_met,
+            batch=0 if afresh else sifter.cursor.batches_met,
             accumulation=accumulation,
         )
 

@@ -59,8 +59,18 @@ class Auditor:
         self.meter = meter
         self.every = every
         self.log = None if log is None else Path(log)
+        self._logs = log is not None
+        self._random = silent
         self.by_loss = by_loss
         self.silent = silent
+
+    @property
+    def wants_early(self) -> bool:
+        """Whether the log needs the exit's own losses beside the scores.
+
+        The same on every rank, though one writes: they have to run the model equally often.
+        """
+        return self._logs and not self._random and not self.by_loss
 
     def due(self, keep: float) -> bool:
         """Whether the selection just made is to be audited."""
