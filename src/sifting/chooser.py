@@ -6,7 +6,8 @@ Shapes: B candidates (of all ranks, where they choose together), K kept.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import torch
@@ -58,6 +59,7 @@ class Step:
         explored: random picks among the kept, of all ranks that chose together.
         kept: how many those ranks keep in all.
         members: the batch, for an exit that observes what is trained.
+        ids: of its samples, where the sifter drew them itself.
     """
 
     size: int
@@ -65,6 +67,42 @@ class Step:
     explored: int = 0
     kept: int = 0
     members: Any = None
+    ids: Sequence[Any] | None = None
+
+    def of_ids(self, candidates: Sequence[Any]) -> Step:
+        """The same step with the IDs of its samples, from those of the candidates."""
+        assert self.selection is not None
+        kept = [candidates[i] for i in self.selection.indices.tolist()]
+        return replace(self, ids=kept)
+
+
+@dataclass(frozen=True)
+class IdChoice:
+    """What was chosen by IDs: a `Selection` before its samples are read.
+
+    Attributes:
+        ids: of the samples that this rank trains.
+        indices, weights, scores, explored: see `Selection`.
+        explored_count: random picks, of all ranks that chose together.
+        kept: how many those ranks keep in all.
+    """
+
+    ids: list[Any]
+    indices: Tensor
+    weights: Tensor
+    scores: Tensor
+    explored: Tensor
+    explored_count: int
+    kept: int
+
+    def to_plain(self) -> dict[str, Any]:
+        """As tensors and numbers, to be saved."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> IdChoice:
+        """Back from what `to_plain` gave."""
+        return cls(**plain)
 
 
 class Chooser:
@@ -97,29 +135,40 @@ class Chooser:
         self.meter, self.auditor, self.generator = meter, auditor, generator
         self.nonfinite, self.together = nonfinite, together
 
-    def __call__(self, batch: Any, size: int) -> Step:
-        """Choose among the candidates, whatever the schedule says of whether to."""
+    def __call__(self, batch: Any, size: int, count: int | None = None) -> Step:
+        """Choose among the candidates, whatever the schedule says of whether to.
+
+        Args:
+            batch: the candidates.
+            size: how many they are.
+            count: how many to keep on this rank; by default what the schedule says.
+        """
         step = self.meter.counts["steps"]
         device = self.scorer.device
         with self.meter.time("scoring", device):
             found = self.scorer.scores(batch, learn=True) if self.rule.policy.scored else None
             rule = self.rule if found is not None else replace(self.rule, policy=Random())
             scores_B = torch.zeros(size, device=device) if found is None else found
-            made, choice = self._choose(batch, scores_B, rule, step)
+            made, choice = self._choose(batch, scores_B, rule, step, count)
         self.meter.counts["selections"] += 1
         if self.auditor.due(self.schedule.keep_at(step)):
             with self.meter.time("auditing", device):
                 self._audit(batch, made.selection, choice, step)
         return made
 
-    def _choose(self, batch: Any, scores_B: Tensor, rule: Rule, step: int) -> tuple[Step, Choice]:
+    def _choose(
+        self, batch: Any, scores_B: Tensor, rule: Rule, step: int, wanted: int | None
+    ) -> tuple[Step, Choice]:
         """Choose among this rank's candidates or all ranks', and take what is trained here."""
         sizes: tuple[int, ...] = (len(scores_B),)
         together = self.together
         if together is not None:
             scores_B, sizes = together.join(scores_B, batch, self.generator)
         scores_B = finite(scores_B, drop=self.nonfinite == "drop")
-        count = self.schedule.count(step=step, size=len(scores_B))
+        if wanted is not None:
+            count = min(wanted * len(sizes), len(scores_B))
+        else:
+            count = self.schedule.count(step=step, size=len(scores_B))
         if together is not None:
             count = even_count(count, sizes)
         choice = rule(scores_B, count, self.generator)
@@ -154,6 +203,59 @@ class Chooser:
             indices_K=choice.indices_K.to(found[0][0].device),
             early_B=torch.cat(early) if early else None,
         )
+
+    def by_ids(self, ids: list[Any], size: int) -> IdChoice:
+        """Choose among samples by their IDs alone, before anything of them is read.
+
+        Args:
+            ids: of this rank's candidates.
+            size: how many this rank is to train.
+        """
+        with self.meter.time("scoring", self.scorer.device):
+            rule = self.rule
+            scores_B = (
+                self.scorer.exit.score_ids(ids) if rule.policy.scored else torch.zeros(len(ids))
+            )
+            sizes: tuple[int, ...] = (len(ids),)
+            everyones = ids
+            if self.together is not None:
+                parts = self.together.gather((ids, scores_B))
+                everyones = [one for theirs, _ in parts for one in theirs]
+                scores_B = torch.cat([theirs for _, theirs in parts])
+                sizes = tuple(len(theirs) for theirs, _ in parts)
+            scores_B = finite(scores_B, drop=self.nonfinite == "drop")
+            count = min(size * len(sizes), len(scores_B))
+            choice = rule(scores_B, count, self.generator)
+            mine = slice(None)
+            if self.together is not None:
+                mine = Share(self.together.rank, sizes, choice.indices_K).mine
+        return IdChoice(
+            [everyones[i] for i in choice.indices_K[mine].tolist()],
+            choice.indices_K[mine],
+            choice.weights_K[mine],
+            scores_B,
+            choice.explored_K[mine],
+            choice.explored,
+            count,
+        )
+
+    def read(self, made: IdChoice, batch: Any, *, everything: bool) -> Step:
+        """The step of a choice that was made by IDs, now that its samples are read.
+
+        Args:
+            made: the choice.
+            batch: the samples.
+            everything: whether they are all the candidates, for an audit.
+        """
+        self.meter.counts["selections"] += 1
+        if everything:
+            whole = Selection(made.indices, made.weights, made.scores, batch, made.explored)
+            choice = Choice(made.indices, made.weights, made.explored, made.explored_count)
+            with self.meter.time("auditing", self.scorer.device):
+                self._audit(batch, whole, choice, self.meter.counts["steps"])
+            batch = batches.take(batch, made.indices, size=len(made.scores))
+        selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
+        return Step(len(made.ids), selection, made.explored_count, made.kept, ids=made.ids)
 
     def check(self, batch: Any) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""

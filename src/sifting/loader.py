@@ -1,23 +1,33 @@
-"""Iterating over a loader of candidates, and resuming in the middle of it."""
+"""Iterating over a loader: candidates in, batches to train on out, from any place of an epoch.
+
+DataLoader over a map-style data set   `data.drawing`  candidates are drawn by index
+any other iterable                     `data.pooling`  batches are joined until they suffice
+draws="batch"                          `data.splitting`  each batch of the loader is the candidates
+"""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sifting.chooser import Step
-from sifting.data import batch as batches
+from sifting.chooser import IdChoice, Step
+from sifting.data.drawing import Draw, IndexPosition, IndexSource, draws_by_index
+from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Position
-from sifting.rng import RandomState
+from sifting.data.splitting import BatchSource
+from sifting.select.schedule import candidate_count
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
+
+KINDS: dict[str, Any] = {"batches": Position, "indices": IndexPosition, "pool": PoolPosition}
+Place = Position | IndexPosition | PoolPosition
+# A training batch, what is known of it, and the place after it.
+Handed = tuple[Any, Step, Place]
 
 
 class Cursor:
@@ -26,11 +36,11 @@ class Cursor:
     Attributes:
         position: in the epoch that is iterated; None between epochs.
         resuming: whether the next iteration goes on from there instead of beginning anew.
-        batches_met: candidate batches since warm-up ended.
+        batches_met: candidate batches since warm-up ended, where they come as batches.
     """
 
     def __init__(self) -> None:
-        self.position: Position | None = None
+        self.position: Place | None = None
         self.resuming = False
         self.batches_met = 0
 
@@ -43,86 +53,83 @@ class Cursor:
         return {"batches_met": self.batches_met, "position": position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        saved = state["position"]
-        self.batches_met = int(state["batches_met"])
-        self.position = None if saved is None else Position.from_plain(saved)
-        self.resuming = self.position is not None
+        met, position = int(state["batches_met"]), _place(state["position"])
+        self.batches_met, self.position = met, position
+        self.resuming = position is not None
 
     @staticmethod
     def divided(states: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
         """The state that one of `world` ranks goes on with, from those of the ranks that saved."""
-        own = states[rank % len(states)]
-        met = int(states[0]["batches_met"])
-        if own["position"] is None:
+        met, own = int(states[0]["batches_met"]), _place(states[rank % len(states)]["position"])
+        if own is None:
             return {"batches_met": met, "position": None}
-        places = [Position.from_plain(state["position"]) for state in states]
-        place = Position.from_plain(own["position"])
-        if place.pieces:  # trained again from its start, and so met again
-            met -= place.counted
-        return {"batches_met": met, "position": place.divided(places, rank, world).to_plain()}
+        if not isinstance(own, Position):
+            raise ValueError(
+                f"a run saved by {len(states)} ranks in the middle of an epoch goes on with as many: each "
+                f"rank has its own place in its own order, and {world} would draw others. Save between epochs "
+                "(state_dict(epoch_over=True)) to go on with another number, or use draws='batch'"
+            )
+        places = [_place(state["position"]) for state in states]
+        if own.pieces:  # trained again from its start, and so met again
+            met -= own.counted
+        known = [place for place in places if isinstance(place, Position)]
+        return {"batches_met": met, "position": own.divided(known, rank, world).to_plain()}
+
+
+def _place(plain: Mapping[str, Any] | None) -> Place | None:
+    if plain is None:
+        return None
+    place: Place = KINDS[plain["kind"]].from_plain(plain)
+    return place
 
 
 class SiftedLoader:
-    """The batches to train on, drawn from a loader of candidates.
+    """The batches to train on, drawn from a loader.
 
-    One candidate batch gives one batch of its kept samples; while nothing is selected (warm-up,
-    after `stop_step`, between `every`), it gives all its samples in batches of the kept size.
     Made by calling a `Sifter` on a loader; it is iterated once an epoch, one loader at a time.
     """
 
     def __init__(self, sifter: Sifter, loader: Iterable[Any]) -> None:
         self.sifter = sifter
         self.loader = loader
+        self._source = self._make_source()
         self._length: int | None = None  # of the epoch that is being iterated
+
+    def _make_source(self) -> IndexSource | PoolSource | BatchSource:
+        sifter, whole = self.sifter, self.sifter.epoch == "steps"
+        if sifter.draws == "batch":
+            return BatchSource(self.loader, sifter.schedule)
+        if draws_by_index(self.loader):
+            return IndexSource(self.loader, whole=whole)
+        return PoolSource(self.loader, whole=whole, pad=sifter.pad)
 
     def __len__(self) -> int:
         """Batches that an iteration gives: the rest of the epoch, where it is resumed."""
-        if self._length is not None:
-            return self._length
-        return self._count()
+        return self._count() if self._length is None else self._length
 
     def _count(self) -> int:
-        sifter, cursor = self.sifter, self.sifter.cursor
-        schedule, sizes = sifter.schedule, self._sizes()
-        done = cursor.position if cursor.resuming else None
-        if done is None:
-            return schedule.steps(sizes, step=sifter.step, batch=cursor.batches_met)
-        # a warm-up batch that was left half-trained is walked through from its start
-        start = sifter.step - done.pieces
-        met = cursor.batches_met - (done.pieces > 0 and start >= schedule.warmup_steps)
-        return schedule.steps(sizes[done.batches :], step=start, batch=met) - done.pieces
+        sifter, cursor, source = self.sifter, self.sifter.cursor, self._source
+        place = cursor.position if cursor.resuming else None
+        if isinstance(source, BatchSource):
+            assert place is None or isinstance(place, Position)
+            return source.steps(place, step=sifter.step, met=cursor.batches_met)
+        done = 0 if place is None else getattr(place, "steps", 0)
+        if sifter.epoch == "steps":
+            return len(source) - done
+        return source.steps_of_a_pass(self._plan(sifter.step - done)) - done
 
-    def _sizes(self) -> list[int]:
-        """Sizes of the candidate batches of one epoch."""
-        if isinstance(self.loader, Sequence):
-            return [batches.batch_size(candidates) for candidates in self.loader]
-        if not isinstance(self.loader, Sized):
-            raise TypeError(
-                f"a {type(self.loader).__name__} has no length, so neither has what is sifted from it"
-            )
-        count = len(self.loader)
-        schedule = self.sifter.schedule
-        if (
-            self.sifter.step >= schedule.warmup_steps
-            and schedule.every == 1
-            and schedule.stop_step is None
-        ):
-            return [2] * count  # one batch each, whatever their sizes
-        source: Any = self.loader
-        size = getattr(source, "batch_size", None)
-        if size is None:
-            source = getattr(source, "batch_sampler", None)
-            size = getattr(source, "batch_size", None)
-        samples = _sized(getattr(source, "sampler", None), getattr(self.loader, "dataset", None))
-        if not isinstance(size, int) or samples is None:
-            raise TypeError(
-                f"the sizes of a {type(self.loader).__name__}'s batches cannot be told, so the number of "
-                "batches cannot either while nothing is selected (warm-up, every, stop_step)"
-            )
-        sizes = [size] * count
-        if count and not getattr(source, "drop_last", False):
-            sizes[-1] = samples - size * (count - 1)
-        return sizes
+    def _plan(self, before: int) -> Any:
+        """From a step's number in the epoch and its size to how many candidates it has."""
+        sifter = self.sifter
+        schedule = sifter.schedule
+
+        def plan(number: int, size: int) -> int:
+            step = before + number
+            if not schedule.sifts(step=step, batch=step - schedule.warmup_steps):
+                return size
+            return candidate_count(size, schedule.keep_at(step))
+
+        return plan
 
     def __iter__(self) -> Iterator[Any]:
         sifter, cursor, meter = self.sifter, self.sifter.cursor, self.sifter.meter
@@ -132,77 +139,151 @@ class SiftedLoader:
             self._length = None
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
-        source, place = _start(self.loader, resumed)
-        first = resumed is None and meter.counts["candidates_seen"] == 0
-        cursor.position = place
+        self._check_place(resumed)
+        source = self._handed(resumed)
+        place: Place | None = resumed
         try:
             while True:
-                if not place.pieces:
-                    place = replace(place, before=place.fetch, fetch=RandomState.now())
-                begin = time.perf_counter()
-                try:
-                    candidates = next(source)
-                except StopIteration:
+                handed = next(source, None)
+                if handed is None:
                     break
-                finally:
-                    meter.seconds["loading"] += time.perf_counter() - begin
-                if first:
-                    self._check(candidates)
-                    first = False
-                size = batches.batch_size(candidates)
-                if not place.pieces:
-                    place = self._meet(place, size)
-                for pieces, step, piece in self._pieces(candidates, size, place):
-                    place = replace(place, pieces=pieces)
-                    if not pieces:
-                        place = replace(
-                            place, batches=place.batches + 1, samples=place.samples + size
-                        )
-                    cursor.position = place  # that of the loader used last
-                    meter.counts["steps"] += 1
-                    meter.counts["samples_trained"] += step.size
-                    sifter.observer.hand_out(step, piece)
-                    with self._step():
-                        yield piece
+                batch, step, place = handed
+                cursor.position = place  # that of the loader used last
+                meter.counts["steps"] += 1
+                meter.counts["samples_trained"] += step.size
+                sifter.observer.hand_out(step, batch)
+                with self._step():
+                    yield batch
             if cursor.position is place:
                 cursor.position = None
         finally:
             self._length = None
 
-    def _meet(self, place: Position, size: int) -> Position:
-        """Count a candidate batch that is begun."""
-        sifter, cursor = self.sifter, self.sifter.cursor
-        counted = sifter.step >= sifter.schedule.warmup_steps
-        sifter.meter.counts["candidates_seen"] += size
-        cursor.batches_met += counted
-        return replace(place, counted=counted)
+    def _check_place(self, resumed: Place | None) -> None:
+        wanted = {BatchSource: Position, IndexSource: IndexPosition, PoolSource: PoolPosition}
+        if resumed is not None and not isinstance(resumed, wanted[type(self._source)]):
+            raise ValueError(
+                f"cannot resume: the state is a place among {_words(resumed)}, and this loader, a "
+                f"{type(self.loader).__name__} with draws={self.sifter.draws!r}, has none such: give the "
+                "loader and the draws= that the state was saved with"
+            )
 
-    def _pieces(
-        self, candidates: Any, size: int, place: Position
-    ) -> Iterator[tuple[int, Step, Any]]:
-        """What is trained of one candidate batch, with the pieces done then: 0 after the last."""
-        sifter, schedule = self.sifter, self.sifter.schedule
-        step = sifter.step - place.pieces
-        met = sifter.cursor.batches_met - place.counted
-        if schedule.sifts(step=step, batch=met) and (size > 1 or sifter.chooser.together):
-            chosen = sifter.chooser(candidates, size)
-            assert chosen.selection is not None
-            yield 0, chosen, chosen.selection.batch
-            return
-        pieces = batches.split(candidates, schedule.count(step=step, size=size))
-        for number, piece in enumerate(pieces[place.pieces :], start=place.pieces + 1):
-            yield number % len(pieces), Step(batches.batch_size(piece)), piece
+    def _handed(self, resumed: Any) -> Iterator[Handed]:
+        """Every training batch with what is known of it, its candidates counted and timed."""
+        source = self._source
+        if isinstance(source, BatchSource):
+            yield from self._of_batches(source, resumed)
+        elif isinstance(source, IndexSource):
+            yield from self._of_indices(source, resumed)
+        else:
+            yield from self._of_pool(source, resumed)
 
-    def _check(self, candidates: Any) -> None:
+    def _timed(self, source: Iterator[Any]) -> Iterator[Any]:
+        """What a source gives, the waiting for it charged to loading.
+
+        Choices made by IDs happen in there, and have a clock of their own.
+        """
+        seconds = self.sifter.meter.seconds
+        while True:
+            begin, scored = time.perf_counter(), seconds["scoring"]
+            found = next(source, source)
+            seconds["loading"] += time.perf_counter() - begin - (seconds["scoring"] - scored)
+            if found is source:
+                return
+            yield found
+
+    def _of_batches(self, source: BatchSource, resumed: Position | None) -> Iterator[Handed]:
+        sifter, meter = self.sifter, self.sifter.meter
+        first = resumed is None and meter.counts["candidates_seen"] == 0
+        for candidates, size, place in self._timed(source.start(resumed)):
+            if first:
+                self._check(candidates, size)
+                first = False
+            if not place.pieces:
+                counted = sifter.step >= sifter.schedule.warmup_steps
+                meter.counts["candidates_seen"] += size
+                sifter.cursor.batches_met += counted
+                place = source.met(counted)
+            step = sifter.step - place.pieces
+            met = sifter.cursor.batches_met - place.counted
+            sifts = sifter.schedule.sifts(step=step, batch=met)
+            if sifts and (size > 1 or sifter.chooser.together is not None):
+                made = sifter.chooser(candidates, size)
+                assert made.selection is not None
+                yield made.selection.batch, made, source.used(size)
+                continue
+            for piece, count in source.pieces(candidates, step=step, size=size):
+                yield piece, Step(count), source.place
+
+    def _of_pool(self, source: PoolSource, resumed: PoolPosition | None) -> Iterator[Handed]:
+        sifter, meter = self.sifter, self.sifter.meter
+        before = sifter.step - (0 if resumed is None else resumed.steps)
+        first = resumed is None and meter.counts["candidates_seen"] == 0
+        for batch, size, drawn, place in self._timed(source.start(resumed, self._plan(before))):
+            meter.counts["candidates_seen"] += drawn
+            if first:
+                self._check(batch, drawn)
+                first = False
+            if drawn == size:
+                yield batch, Step(size), place
+                continue
+            made = sifter.chooser(batch, drawn, size)
+            assert made.selection is not None
+            yield made.selection.batch, made, place
+
+    def _of_indices(self, source: IndexSource, resumed: IndexPosition | None) -> Iterator[Handed]:
+        sifter, meter = self.sifter, self.sifter.meter
+        before = sifter.step - (0 if resumed is None else resumed.steps)
+        first = resumed is None and meter.counts["candidates_seen"] == 0
+        known = isinstance(getattr(self.loader, "dataset", None), Sized)
+        sifter.exit.expect(len(self.loader.dataset) if known else None)  # type: ignore[attr-defined]
+        by_id = sifter.exit.by_id or not sifter.rule.policy.scored
+        everywhere = self._plan(before)
+
+        def choose(number: int, ids: list[Any], size: int) -> Draw:
+            if len(ids) == size:
+                return Draw(ids, size, size, sifts=False)
+            if not by_id:
+                return Draw(ids, size, len(ids), sifts=True)
+            made = sifter.chooser.by_ids(ids, size)
+            ordinal = meter.counts["selections"] + source.sifted_ahead + 1
+            keep = sifter.schedule.keep_at(before + number)
+            audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal)
+            alone = sifter.chooser.together is None
+            read = ids if audited and alone else made.ids
+            choice = {**made.to_plain(), "everything": audited and alone}
+            return Draw(read, len(made.ids), len(ids), sifts=True, choice=choice)
+
+        seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(sifter.seed)))
+        started = source.start(resumed, seed=seed + sifter.step, plan=everywhere, choose=choose)
+        for batch, draw, place in self._timed(started):
+            meter.counts["candidates_seen"] += draw.candidates
+            if first:
+                self._check(batch, draw.candidates)
+                first = False
+            if not draw.sifts:
+                yield batch, Step(draw.size, ids=draw.indices), place
+                continue
+            if draw.choice is not None:
+                plain = dict(draw.choice)
+                everything = bool(plain.pop("everything"))
+                made = sifter.chooser.read(IdChoice(**plain), batch, everything=everything)
+            else:
+                made = sifter.chooser(batch, draw.candidates, draw.size)
+                if sifter.chooser.together is None:  # else samples have moved
+                    made = made.of_ids(draw.indices)
+            assert made.selection is not None
+            yield made.selection.batch, made, place
+
+    def _check(self, candidates: Any, size: int) -> None:
         """What cannot work should fail on the first batch, not when warm-up ends."""
         keep = self.sifter.schedule.keep
         if not callable(keep) and keep == 1:
             return  # the plain loop
-        size = batches.batch_size(candidates)
-        if size < 2:
+        if size < 2 and self.sifter.draws == "batch":
             raise ValueError(
                 f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
-                "times the batch you train on"
+                "times the batch you train on, or leave out draws='batch'"
             )
         self.sifter.chooser.check(candidates)
 
@@ -211,98 +292,7 @@ class SiftedLoader:
         return self.sifter.observer.training(self.sifter.model)
 
 
-def _sized(*sources: Any) -> int | None:
-    """Length of the first that has one."""
-    for source in sources:
-        if isinstance(source, Sized):
-            return len(source)
-    return None
-
-
-def _start(loader: Iterable[Any], resumed: Position | None) -> tuple[Iterator[Any], Position]:
-    """An iterator over the loader, moved on to where it was left, and its position.
-
-    A shuffling loader draws its order from its generator, or else from torch's global stream,
-    when an epoch starts. To resume, that draw is made again from the same state; the global
-    stream is then put back to where the user has it now. A loader that makes its batches from
-    their numbers may have `fast_forward(count)`, after which its next iteration leaves out the
-    first `count` of them; any other is iterated up to the place.
-    """
-    generators = _generators(loader)
-    if resumed is None:
-        states = {name: generator.get_state() for name, generator in generators.items()}
-        place = Position(RandomState.now(), states, _warm(loader))
-        return iter(loader), place
-    here = RandomState.now()
-    if resumed.warm and not _warm(loader):
-        iter(loader)  # workers that live on draw their seed only when they are first started
-    resumed.start.restore()
-    for name, generator in generators.items():
-        if name in resumed.generators:
-            generator.set_state(resumed.generators[name].cpu())
-    forward = getattr(loader, "fast_forward", None)
-    if callable(forward):
-        forward(resumed.batches)
-        source = iter(loader)
-        _check_samples(resumed, resumed.batches * int(getattr(loader, "batch_size", 0)))
-    else:
-        source = _replayed(loader, resumed)
-    here.restore()
-    return source, replace(resumed, candidates=None, ranks=None)
-
-
-def _replayed(loader: Iterable[Any], resumed: Position) -> Iterator[Any]:
-    """A loader iterated up to a place.
-
-    A batch left half-trained is fetched again just as it was the first time. So is the last one
-    used, and for a loader that looks ahead by a batch (Accelerate's), the one before.
-    """
-    source = iter(loader)
-    last = resumed.batches - (not resumed.pieces)
-    states = {last - 1: resumed.before, last: resumed.fetch}
-    samples = 0
-    for passed in range(last + 1):
-        state = states.get(passed)
-        if passed and state is not None:
-            state.restore()
-        candidates = next(source, source)
-        if candidates is source:
-            raise ValueError(
-                f"cannot resume: the loader ended after {passed} batches, but {last + 1} had been "
-                "used; give the loader that the state was saved with"
-            )
-        if resumed.ranks is not None and passed < resumed.batches:
-            samples += batches.batch_size(candidates)
-    _check_samples(resumed, samples)
-    return itertools.chain([candidates], source) if resumed.pieces else source
-
-
-def _check_samples(resumed: Position, samples: int) -> None:
-    """Raise where another number of ranks does not draw as many candidates a step as before."""
-    if resumed.ranks is not None and samples != resumed.samples:
-        raise ValueError(
-            f"cannot resume on {resumed.ranks} ranks: {resumed.candidates} candidates had been used in "
-            f"{resumed.batches} batches, and that many batches of this loader hold {samples} on this rank, "
-            f"not {resumed.samples}. Keep the number of candidates that all ranks together draw a step"
-        )
-
-
-def _warm(loader: Any) -> bool:
-    """Whether a loader with persistent workers has started them."""
-    return bool(getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None))
-
-
-def _generators(loader: Any) -> dict[str, torch.Generator]:
-    """The generators that a loader, its samplers and theirs draw from, by where they are."""
-    found: dict[str, torch.Generator] = {}
-    open_nodes = [("loader", loader)]
-    while open_nodes:
-        path, node = open_nodes.pop(0)
-        generator = getattr(node, "generator", None)
-        if isinstance(generator, torch.Generator) and generator not in found.values():
-            found[path] = generator
-        for name in ("batch_sampler", "sampler"):
-            child = getattr(node, name, None)
-            if child is not None and path.count(".") < 3:
-                open_nodes.append((f"{path}.{name}", child))
-    return found
+def _words(place: Place) -> str:
+    if isinstance(place, Position):
+        return "candidate batches"
+    return "indices of a DataLoader" if isinstance(place, IndexPosition) else "pooled batches"

@@ -68,6 +68,7 @@ class Observer:
         step = self.current
         if step is not None and step.members is not None and not self._heard:
             self.exit.missed()
+        self.exit.end_step()
 
     @contextmanager
     def training(self, model: nn.Module, step: Step | None = None) -> Iterator[None]:
@@ -100,7 +101,8 @@ class Observer:
             )
         self._heard = True
         if step.members is not None:
-            self.exit.observe(TrainedBatch(self.scorer.call, step.members), losses_B)
+            trained = TrainedBatch(self.scorer.call, step.members, step.ids)
+            self.exit.observe(trained, losses_B)
         selection = step.selection
         # where samples were trimmed, no random pick stands for them
         if selection is None or not 0 < step.explored < step.kept or self.trims:

@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from sifting.chooser import Chooser, Selection
 from sifting.data import batch as batches
+from sifting.data.joining import Pad
 from sifting.exits import make_exit
 from sifting.exits.base import Exit, Setting
 from sifting.exits.scoring import Scorer
 from sifting.loader import Cursor, SiftedLoader
-from sifting.measure.audit import Auditor
+from sifting.measure.audit import Auditor, warn_user
 from sifting.measure.meter import Meter, Stats, reduced
 from sifting.model.call import Call, Forward, GetLabels, Ids
 from sifting.model.objective import PerSampleLoss, Score
@@ -40,11 +41,14 @@ VERSION = 2  # of a state
 class Sifter:
     """Hands a training loop only the samples of each batch that are worth a backward pass.
 
-    >>> data = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(3)]
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> data = TensorDataset(torch.randn(24, 4), torch.randint(0, 3, (24,)))
     >>> model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
     >>> sifter = Sifter(model, exit=1, score="loss", keep=0.5)
-    >>> [len(labels) for _, labels in sifter(data)]
-    [4, 4, 4]
+    >>> [len(labels) for _, labels in sifter(DataLoader(data, batch_size=8))]
+    [8, 8, 8]
+
+    Here 16 candidates were scored for each step, and 8 of them trained.
 
     The paper's setting is `exit=1, score="loss"` (or "entropy"), `keep=0.5`. The defaults are
     what has held up best in our measurements: entropy at a tuned exit, a quarter of the kept
@@ -80,6 +84,12 @@ class Sifter:
             none. By default as many as make audits cost 1 % of training.
         audit_log: a file to which each audit's early and exact losses are appended, as JSON
             lines, for the estimators of `sifting.theory`.
+        draws: "samples": the loader's batch size is what is trained, and 1/keep times as many
+            candidates are drawn from it; "batch": each batch of the loader is the candidates.
+        epoch: "steps": as many steps as the loader has batches; "pass": one pass over the
+            candidates.
+        pad: what fills up shorter sequences where batches of an iterable are joined: a value, or
+            one for each key. By default it is found in the batch.
         scope: among which candidates to choose in a distributed run: those of this "rank", as in
             the paper, or "global", those of all ranks together. Samples then move, so that every
             rank trains as many.
@@ -110,11 +120,23 @@ class Sifter:
         nonfinite: Literal["raise", "drop"] = "raise",
         audit_every: int | None = None,
         audit_log: str | Path | None = None,
+        draws: Literal["samples", "batch"] = "samples",
+        epoch: Literal["steps", "pass"] = "steps",
+        pad: Pad | None = None,
         scope: Literal["rank", "global"] = "rank",
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
-        _check(model, score, nonfinite, scope, score_batch_size)
+        _check(model, score, score_batch_size)
+        for name, value, known in (
+            ("nonfinite", nonfinite, ("raise", "drop")),
+            ("scope", scope, ("rank", "global")),
+            ("draws", draws, ("samples", "batch")),
+            ("epoch", epoch, ("steps", "pass")),
+        ):
+            if value not in known:
+                raise ValueError(f"{name}={value!r}: choose {known[0]!r} or {known[1]!r}")
+        self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
         self.model, self.exit = model, make_exit(exit)
         self.schedule = Schedule(keep, warmup_steps, stop_step, every)
         chosen = find_policy(policy)
@@ -198,7 +220,7 @@ class Sifter:
             self.auditor.silent, self.auditor.log = True, None
 
     def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
-        """Wrap a loader of candidates; iterating gives the batches to train on."""
+        """Wrap a loader as it is; iterating gives the batches to train on, of its batch size."""
         return SiftedLoader(self, loader)
 
     def __repr__(self) -> str:
@@ -307,6 +329,7 @@ class Sifter:
         cursor = self.cursor.state_dict()
         return {
             "version": VERSION,
+            "settings": self.settings(),
             "generator": self._generator.get_state(),
             "autocast": self._scorer.autocast,
             "cursor": {**cursor, "position": None} if epoch_over else cursor,
@@ -323,6 +346,13 @@ class Sifter:
             raise ValueError(
                 f"this sifter state has version {state.get('version')!r}, and this release reads "
                 f"version {VERSION}: finish the run with the release it was started with, or begin anew"
+            )
+        own = self.settings()
+        changed = [name for name, was in state["settings"].items() if own.get(name) != was]
+        if changed:
+            shown = "; ".join(f"{n}={state['settings'][n]!r} → {own.get(n)!r}" for n in changed)
+            warn_user(
+                f"this sifter goes on from a state that was saved with other settings: {shown}"
             )
         self._generator.set_state(state["generator"].cpu())
         self._scorer.autocast = int(state["autocast"])
@@ -342,9 +372,7 @@ class Sifter:
         return self._scorer.active
 
 
-def _check(
-    model: object, score: object, nonfinite: str, scope: str, score_batch_size: object
-) -> None:
+def _check(model: object, score: object, score_batch_size: object) -> None:
     """Raise for arguments that nothing else would refuse."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -353,10 +381,6 @@ def _check(
             f"score={score!r} is unknown: choose one of {', '.join(scores.BY_NAME)}, or pass a "
             "function (logits, labels) -> scores"
         )
-    if nonfinite not in ("raise", "drop"):
-        raise ValueError(f"nonfinite={nonfinite!r}: choose 'raise' or 'drop'")
-    if scope not in ("rank", "global"):
-        raise ValueError(f"scope={scope!r}: choose 'rank' or 'global'")
     if score_batch_size is not None and (
         not isinstance(score_batch_size, int) or score_batch_size < 1
     ):

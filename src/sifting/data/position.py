@@ -47,7 +47,7 @@ class Position:
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         for name in ("start", "fetch", "before"):
             plain[name] = None if plain[name] is None else plain[name].to_plain()
-        return {**plain, "generators": dict(self.generators)}
+        return {"kind": "batches", **plain, "generators": dict(self.generators)}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Position:

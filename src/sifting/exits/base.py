@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,12 @@ class TrainedBatch:
     Attributes:
         call: how batches go through the model.
         members: the batch.
+        ids: the samples' IDs, where the sifter drew them itself.
     """
 
     call: Call
     members: Any
+    ids: Sequence[Any] | None = None
 
 
 class Exit(ABC):
@@ -53,6 +55,7 @@ class Exit(ABC):
 
     runs = True  # whether it runs the model to score
     observes = False  # whether it wants to be told the exact loss of everything that is trained
+    by_id = False  # whether it scores by the samples' IDs alone, before anything is read
     learns = False  # whether it has weights of its own, which ranks of one model train together
     shardable = False  # whether it can score a model whose parameters are spread over ranks
     default_score: Score = "entropy"  # where the user names none
@@ -89,6 +92,13 @@ class Exit(ABC):
                 the next `learn`.
         """
 
+    def expect(self, samples: int | None) -> None:  # noqa: B027
+        """Take note of how many samples the data set has, where their IDs are its indices."""
+
+    def score_ids(self, ids: Sequence[Any]) -> Tensor:
+        """One score for each ID, where `by_id` is set; the samples are candidates of a step."""
+        raise TypeError(f"{type(self).__name__} does not score by IDs")
+
     def learn(self, plan: Plan) -> None:  # noqa: B027 - most exits have nothing to learn
         """Train the exit's own weights, if it has any, on the samples scored for that."""
 
@@ -98,6 +108,9 @@ class Exit(ABC):
         Called with every batch where `observes` is set. The losses are of the user's own forward,
         and may not be there yet on a GPU.
         """
+
+    def end_step(self) -> None:  # noqa: B027
+        """Take note that a training step is over: on all ranks alike, so that they may talk."""
 
     def missed(self) -> None:  # noqa: B027
         """Take note that a batch was trained whose losses did not arrive, where they are wanted."""

@@ -72,10 +72,16 @@ class Auditor:
         """
         return self._logs and not self._random and not self.by_loss
 
-    def due(self, keep: float) -> bool:
-        """Whether the selection just made is to be audited."""
+    def due(self, keep: float, selection: int | None = None) -> bool:
+        """Whether a selection is to be audited.
+
+        Args:
+            keep: the share that is kept.
+            selection: its number, from 1; by default the one just made.
+        """
         every = default_period(keep) if self.every is None else self.every
-        return every > 0 and self.meter.counts["selections"] % every == 0
+        number = self.meter.counts["selections"] if selection is None else selection
+        return every > 0 and number % every == 0
 
     def judge(
         self,

@@ -21,6 +21,7 @@ from sifting.data.position import divide
 
 WINDOW = 10  # audits that the figures of selection quality are averaged over
 FEWEST = 3  # audits before anything is concluded from them
+QUALITY = ("recall", "rank_correlation", "rho_approx", "rho_explored", "misclassified")
 SPAN = 100  # training steps whose random picks give one reading of ρ
 
 
@@ -128,6 +129,11 @@ class Stats(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(fields(self))
+
+    def scalars(self) -> dict[str, float]:
+        """What a logger can plot, under the names that all our logs have; what is unknown left out."""
+        names = (*QUALITY, "scoring_share", "candidates_seen", "samples_trained")
+        return {f"sifting/{name}": self[name] for name in names if self[name] is not None}
 
     def __str__(self) -> str:
         kept = self.samples_trained / self.candidates_seen if self.candidates_seen else 0.0

@@ -25,6 +25,15 @@ def kept_count(keep: float, size: int) -> int:
     return max(1, math.ceil(keep * size - 1e-9))
 
 
+def candidate_count(trained: int, keep: float) -> int:
+    """Candidates to draw so that `trained` of them are kept.
+
+    >>> candidate_count(32, 0.5), candidate_count(9, 0.3), candidate_count(32, 0.3)
+    (64, 30, 107)
+    """
+    return math.ceil(trained / keep - 1e-9)
+
+
 @dataclass(frozen=True)
 class Schedule:
     """When candidates are scored; otherwise they are all trained, in batches of the kept size.
