@@ -347,6 +347,7 @@ class Sifter:
                 f"this sifter state has version {state.get('version')!r}, and this release reads "
                 f"version {VERSION}: finish the run with the release it was started with, or begin anew"
             )
+        self.exit.load_state_dict(state["exit"])  # refuses what is another exit's
         own = self.settings()
         changed = [name for name, was in state["settings"].items() if own.get(name) != was]
         if changed:
@@ -358,7 +359,6 @@ class Sifter:
         self._scorer.autocast = int(state["autocast"])
         self.cursor.load_state_dict(state["cursor"])
         self.meter.load_state_dict(state["meter"])
-        self.exit.load_state_dict(state["exit"])
         self.observer.forget()
 
     @property

@@ -37,7 +37,8 @@ def loader(count: int = 48, size: int = 12, seed: int = 0) -> DataLoader[Any]:
 def memory(model: nn.Module, size: int = 48, **options: Any) -> Sifter:
     revisit = options.pop("revisit", 0.1)
     exit = MemoryExit(size, revisit=revisit)
-    return Sifter(model, **{"exit": exit, "ids": 2, "score": "loss", **options})
+    options = {"exit": exit, "ids": 2, "score": "loss", "draws": "batch", **options}
+    return Sifter(model, **options)
 
 
 def train(model: nn.Module, batches: Any, steps: int | None = None) -> list[Tensor]:
@@ -199,8 +200,6 @@ def test_numbers_by_a_function_of_the_batch(net: Net) -> None:
     ("options", "message"),
     [
         ({"score": "entropy"}, "score='entropy': a MemoryExit remembers losses"),
-        ({"ids": None}, "pass ids= to the Sifter"),
-        ({"scope": "global"}, "scope='global' moves samples"),
         ({"trim": 0.1}, "trim=0.1 leaves out the highest scores"),
     ],
 )
@@ -228,10 +227,10 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
 def test_bad_numbers_are_named(net: Net) -> None:
     x, y, index = next(iter(loader()))
     with pytest.raises(
-        ValueError, match=r"the number \d+, but a MemoryExit\(5\) has numbers from 0 to 4"
+        ValueError, match=r"the ID \d+ is not one of a MemoryExit\(5\), .* go from 0 to 4"
     ):
         memory(net, size=5).select((x, y, index + 5))
-    with pytest.raises(ValueError, match="the number -1"):
+    with pytest.raises(ValueError, match="the ID -1"):
         memory(net).select((x, y, torch.full((12,), -1)))
     with pytest.raises(ValueError, match=r"ids='row' is not in the batch \(\['labels', 'x'\]\)"):
         memory(Keyed(), ids="row").select({"x": x, "labels": y})

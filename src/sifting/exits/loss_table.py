@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 GROUP = 1024  # samples whose sum and maximum are kept together
+MANY = 2**31  # samples: a larger number is no index, but a hash or a mistake
 MOST = 2**15 - 1  # times passed over that are told apart
 
 
@@ -29,7 +30,7 @@ class LossTable:
     it writes to.
 
     Args:
-        size: number of samples, where it is known; it grows otherwise.
+        size: number of samples, where IDs are whole numbers below it; it grows otherwise.
     """
 
     def __init__(self, size: int | None = None) -> None:
@@ -39,7 +40,7 @@ class LossTable:
         self.counts_G = torch.empty(0, dtype=torch.int64)
         self.highest_G = torch.empty(0)
         self._slots: dict[Hashable, int] = {}  # of IDs that are not whole numbers
-        self._length = 0
+        self._length, self._limit = 0, size
         if size is not None:
             self.reserve(size)
 
@@ -77,15 +78,24 @@ class LossTable:
             return self._keyed(ids)
         if self._slots:
             return self._keyed(slots_B.tolist())
-        if len(slots_B) and int(slots_B.min()) >= 0:
-            self.reserve(int(slots_B.max()) + 1)
+        if not len(slots_B):
+            return slots_B
+        limit = self._limit
+        wrong_B = (slots_B < 0) | (slots_B >= (MANY if limit is None else limit))
+        if bool(wrong_B.any()):
+            room = f"from 0 to {limit - 1}" if limit is not None else f"from 0 to {MANY - 1:,}"
+            raise ValueError(
+                f"the ID {int(slots_B[wrong_B][0])} is not one of a MemoryExit({limit or ''}), whose whole "
+                f"numbers go {room}: give it the size of the data set, or IDs that are strings"
+            )
+        self.reserve(int(slots_B.max()) + 1)
         return slots_B
 
     def _keyed(self, ids: Sequence[Any]) -> Tensor:
         if self._length and not self._slots:
             raise ValueError(
-                f"the ID {ids[0]!r} is no whole number, and those before it were: give all samples IDs of one "
-                "kind"
+                f"the ID {ids[0]!r} is no whole number, and those before it were: give all samples "
+                "IDs of one kind"
             )
         slots_B = torch.tensor([self._slots.setdefault(one, len(self._slots)) for one in ids])
         self.reserve(len(self._slots))
@@ -137,7 +147,9 @@ class LossTable:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` gave."""
         losses_N, passed_N = state["losses"].detach().float().cpu(), state["passed"]
-        fresh = LossTable(len(losses_N) or None)
+        fresh = LossTable()
+        fresh._limit = self._limit
+        fresh.reserve(len(losses_N))
         fresh.losses_N[: len(losses_N)] = losses_N
         fresh.passed_N[: len(losses_N)] = passed_N.detach().short().cpu()
         fresh._slots = {key: place for place, key in enumerate(state.get("keys", ()))}

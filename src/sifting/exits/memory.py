@@ -35,8 +35,8 @@ class MemoryExit(Exit):
     >>> sifter = Sifter(model, exit=MemoryExit())
     >>> for x, y in sifter(DataLoader(data, batch_size=8)):
     ...     loss = nn.functional.cross_entropy(model(x), y)   # its losses are read here
-    >>> sifter.exit
-    MemoryExit(24, revisit=0.1)
+    >>> sifter.exit.score_ids([0, 1, 2]).shape
+    torch.Size([3])
 
     Nothing is run to score: the losses come from the forward of your own training step, in
     warm-up too; from the first, where there are several. It needs data that is seen more than
@@ -80,8 +80,8 @@ class MemoryExit(Exit):
         self._ranks: Ranks | None = None
 
     def __repr__(self) -> str:
-        known = self.size if self.size is not None else len(self.table) or None
-        return f"MemoryExit({known}, revisit={self.revisit:g})"
+        size = "" if self.size is None else f"{self.size}, "
+        return f"MemoryExit({size}revisit={self.revisit:g})"
 
     def suits(self, setting: Setting) -> None:
         if setting.score != "loss":
@@ -113,13 +113,13 @@ class MemoryExit(Exit):
 
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         if plan.call.ids is not None:
-            self._slots(ids_in(plan.call, probe))
+            self.table.slots(ids_in(plan.call, probe))
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
-        return self._score(self._slots(ids_in(plan.call, batch)), learn)
+        return self._score(self.table.slots(ids_in(plan.call, batch)), learn)
 
     def score_ids(self, ids: Sequence[Any]) -> Tensor:
-        slots_B = self._slots(ids)
+        slots_B = self.table.slots(ids)
         scores_B = self._score(slots_B, learn=False)
         self.table.pass_over(slots_B)
         return scores_B
@@ -153,7 +153,7 @@ class MemoryExit(Exit):
         if ids is None:
             ids = ids_in(trained.call, trained.members)
         # not written yet: on a GPU, reading them now would wait for the forward
-        self._trained.append((self._slots(ids), losses_B.detach()))
+        self._trained.append((self.table.slots(ids), losses_B.detach()))
         if self._ranks is not None:
             self._untold.append((list(ids), losses_B.detach()))
         self._missed = 0
@@ -173,24 +173,12 @@ class MemoryExit(Exit):
         for rank, theirs in enumerate(ranks.gather(own)):
             if rank != ranks.rank:
                 for ids, losses_B in theirs:
-                    self.table.write(self._slots(ids), losses_B)
+                    self.table.write(self.table.slots(ids), losses_B)
 
     def _write(self) -> None:
         for slots_B, losses_B in self._trained:
             self.table.write(slots_B, losses_B.float().cpu())
         self._trained = []
-
-    def _slots(self, ids: Sequence[Any]) -> Tensor:
-        """Where each sample is in the memory, checked."""
-        slots_B = self.table.slots(ids)
-        if self.size is not None and len(slots_B):
-            wrong_B = (slots_B < 0) | (slots_B >= self.size)
-            if bool(wrong_B.any()):
-                raise ValueError(
-                    f"the ID {int(slots_B[wrong_B][0])} is not one of a MemoryExit({self.size}), whose IDs go "
-                    f"from 0 to {self.size - 1}: give it the size of the data set, or none"
-                )
-        return slots_B
 
     def state_dict(self) -> dict[str, Any]:
         self._write()

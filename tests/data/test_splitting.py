@@ -17,9 +17,14 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from sifting import Sifter
+from sifting import Sifter as AnySifter
 from sifting.rng import RandomState
 from tests.helpers.models import Net
+
+
+def Sifter(model: Net, **options: Any) -> AnySifter:
+    """One for which each batch of the loader is the candidates."""
+    return AnySifter(model, **{"draws": "batch", **options})
 
 
 def dataset(samples: int) -> TensorDataset:
