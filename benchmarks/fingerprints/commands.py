@@ -1,0 +1,2 @@
+def results(wanted, only):
+    return []
