@@ -41,10 +41,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
 from fingerprints import commands, ranks
 from fingerprints.digest import Result, short
-from fingerprints.names import public
 
 FILE = Path(__file__).resolve().parent / "results" / "fingerprint.json"
 DIGITS = 7  # of the readable numbers
@@ -112,9 +110,7 @@ def differences(before: dict[str, Any], now: dict[str, Any], *, all_of: bool) ->
         if name not in new or name not in old:
             lines.append(f"{name}: only {'before' if name in old else 'now'}")
         elif old[name] != new[name]:
-            a, b = (
-                {**which[name]["parts"], **which[name]["numbers"]} for which in (old, new)
-            )
+            a, b = ({**which[name]["parts"], **which[name]["numbers"]} for which in (old, new))
             changed = [
                 f"{key} {a.get(key)} → {b.get(key)}"
                 for key in {**a, **b}
@@ -127,7 +123,7 @@ def differences(before: dict[str, Any], now: dict[str, Any], *, all_of: bool) ->
 def main(argv: list[str]) -> int:
     """Write a fingerprint, or compare with one."""
     if argv[:1] == ["--sift"]:  # in a process that `commands` started
-        return int(public("main")(argv[1:]) or 0)
+        return commands.main(argv[1:])
     if argv[:1] == ["--rank"]:  # under torchrun
         ranks.main(argv[1], argv[2])
     parser = argparse.ArgumentParser(

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from fingerprints.names import ignored
 from torch import Tensor
+
+from fingerprints.names import ignored
 
 Result = dict[str, Any]  # "parts": hash by what it is of; "numbers": a few readable ones
 SHORT = 10

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fingerprints.digest import Result, digest, lines_of, of_leaves, of_model, of_state
-from fingerprints.models import Samples, batches, loss_of, make_model, seed_all
 from torch import Tensor, nn
 
+from fingerprints.digest import Result, digest, lines_of, of_leaves, of_model, of_state
+from fingerprints.models import Samples, batches, loss_of, make_model, seed_all
 from sifting import AdditiveExit, MemoryExit, Sifter, TunedExit
 
 
@@ -162,7 +162,7 @@ def resume(kind: str, settings: dict[str, Any], *, workers: int, stop: int) -> R
     uncut = of_model(parts[0])
     before = Record()
     file = go(begin(), before, until=stop)
-    model, sifter, optimizer, loader = parts = begin()
+    model, sifter, optimizer, _ = parts = begin()
     saved = torch.load(file, weights_only=True)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])
@@ -275,7 +275,10 @@ PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     "net score_batch_size tuned": ("net", {"score_batch_size": 7}),
     "net nonfinite=drop": ("net", {**P, "nonfinite": "drop"}),
     "net autocast explore": ("net", {**P, "explore": 0.25, "autocast": True}),
-    "net audit_log entropy": ("net", {"exit": 2, "score": "entropy", "audit_every": 2, "log": True}),
+    "net audit_log entropy": (
+        "net",
+        {"exit": 2, "score": "entropy", "audit_every": 2, "log": True},
+    ),
     "net audit_log loss explore": ("net", {**P, "explore": 0.25, "audit_every": 1, "log": True}),
     # models
     "sequential exit=1 loss": ("sequential", P),

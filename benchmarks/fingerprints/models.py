@@ -191,7 +191,9 @@ def batches(kind: str, *, ids: bool = False, rank: int = 0, world: int = 1) -> l
         rows.pop("index")
     found = []
     for start in range(0, COUNT * SIZE, SIZE):
-        part = {name: value[start : start + SIZE].chunk(world)[rank] for name, value in rows.items()}
+        part = {
+            name: value[start : start + SIZE].chunk(world)[rank] for name, value in rows.items()
+        }
         batch = collate(kind, part)
         found.append(batch if ids or kind not in PAIRED else batch[:2])
     return found

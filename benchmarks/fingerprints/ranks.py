@@ -142,26 +142,33 @@ def _settings(folder: Path) -> Iterator[tuple[str, Callable[[], Result]]]:
         yield f"ranks/{name}", lambda given=given: _loop(*given)
     for place, (name, given) in enumerate(SAVED.items()):
         yield f"ranks/{name}", lambda p=place, g=given: _saved(folder / str(p), *g)
-    yield f"ranks/{TRAINERS[0]}", lambda: trainer(
-        {"exit": 1, "score": "loss", "warmup_steps": 3, "explore": 0.25},
-        ddp_backend="gloo",
-        ddp_find_unused_parameters=False,
+    yield (
+        f"ranks/{TRAINERS[0]}",
+        lambda: trainer(
+            {"exit": 1, "score": "loss", "warmup_steps": 3, "explore": 0.25},
+            ddp_backend="gloo",
+            ddp_find_unused_parameters=False,
+        ),
     )
-    yield f"ranks/{TRAINERS[1]}", lambda: lightning(
-        {"exit": 1, "score": "loss", "explore": 0.25},
-        kind="normed",
-        resume=2,
-        folder=folder / "lightning",
-        strategy="ddp",
-        devices=WORLD,
+    yield (
+        f"ranks/{TRAINERS[1]}",
+        lambda: lightning(
+            {"exit": 1, "score": "loss", "explore": 0.25},
+            kind="normed",
+            resume=2,
+            folder=folder / "lightning",
+            strategy="ddp",
+            devices=WORLD,
+        ),
     )
 
 
 def _wrapped(wrapper: str, kind: str) -> Any:
-    from fingerprints.models import make_model
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
+
+    from fingerprints.models import make_model
 
     model = make_model(kind)
     if wrapper == "ddp":
@@ -175,6 +182,7 @@ def _wrapped(wrapper: str, kind: str) -> Any:
 
 def _begin(wrapper: str, scope: str, kind: str, given: dict[str, Any]) -> tuple[Any, Any, Any]:
     import torch.distributed as dist
+
     from fingerprints.loops import make_sifter, memory, optimizer_of, tuned
     from fingerprints.models import seed_all
 
@@ -190,6 +198,7 @@ def _begin(wrapper: str, scope: str, kind: str, given: dict[str, Any]) -> tuple[
 
 def _loop(wrapper: str, scope: str, kind: str, given: dict[str, Any]) -> Result:
     import torch.distributed as dist
+
     from fingerprints.digest import of_leaves
     from fingerprints.loops import Record, step
     from fingerprints.models import batches
@@ -208,11 +217,12 @@ def _loop(wrapper: str, scope: str, kind: str, given: dict[str, Any]) -> Result:
 def _saved(folder: Path, wrapper: str, scope: str, kind: str, given: dict[str, Any]) -> Result:
     """Saved by all ranks in the middle of the second epoch, and gone on with."""
     import torch.distributed as dist
+    from torch.utils.data import DataLoader, DistributedSampler
+
     from fingerprints.digest import of_model
     from fingerprints.loops import Record, step
     from fingerprints.models import SIZE, Samples
     from fingerprints.names import public
-    from torch.utils.data import DataLoader, DistributedSampler
 
     data = Samples(kind)
     given = {**given, "warmup_steps": 2, "ids": 2}

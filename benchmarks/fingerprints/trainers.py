@@ -14,13 +14,14 @@ import torch
 import transformers as hf
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
 from fingerprints.digest import Result, digest, of_leaves, of_model, of_state
 from fingerprints.loops import P, Record, make_sifter, tuned
 from fingerprints.models import Samples, loss_of, make_model, samples, seed_all
 from fingerprints.names import public
-from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
 
 TEXT = "bert-classifier"
 for chatty in ("lightning.pytorch", "lightning.fabric"):
@@ -54,9 +55,7 @@ def text_data() -> list[dict[str, Any]]:
     return [{name: value[i] for name, value in rows.items()} for i in range(len(rows["labels"]))]
 
 
-def trainer(
-    sift: dict[str, Any], *, resume: int | None = None, **options: Any
-) -> Result:
+def trainer(sift: dict[str, Any], *, resume: int | None = None, **options: Any) -> Result:
     """`SiftTrainer`, uncut or from a checkpoint of its own."""
 
     class Watched(public("SiftTrainer")):  # type: ignore[misc]
@@ -221,9 +220,7 @@ def lightning(
         uncut = module.losses
         if resume is not None:
             module, sifter, trainer = go(where, where / f"step={resume}.ckpt")
-    found = of_run(
-        module.model, sifter, module.trained, module.losses, updates=trainer.global_step
-    )
+    found = of_run(module.model, sifter, module.trained, module.losses, updates=trainer.global_step)
     if resume is not None:
         found["numbers"]["as if uncut"] = int(module.losses == uncut[-len(module.losses) :])
     return found
@@ -233,27 +230,33 @@ def settings() -> Iterable[tuple[str, Callable[[], Result]]]:
     """Each setting's name and how it is run."""
     yield "trainer/exit=1 loss", lambda: trainer(P)
     yield "trainer/defaults", lambda: trainer({})
-    yield "trainer/warm-up, two batches an update, explore", lambda: trainer(
-        {**P, "warmup_steps": 5, "explore": 0.25}, gradient_accumulation_steps=2
+    yield (
+        "trainer/warm-up, two batches an update, explore",
+        lambda: trainer({**P, "warmup_steps": 5, "explore": 0.25}, gradient_accumulation_steps=2),
     )
-    yield "trainer/percentile every", lambda: trainer(
-        {**P, "policy": "percentile", "beta": 2.0, "every": 2}
+    yield (
+        "trainer/percentile every",
+        lambda: trainer({**P, "policy": "percentile", "beta": 2.0, "every": 2}),
     )
-    yield "trainer/TunedExit(2), resumed", lambda: trainer(
-        {"exit": tuned(2), "score": "loss"}, resume=4
+    yield (
+        "trainer/TunedExit(2), resumed",
+        lambda: trainer({"exit": tuned(2), "score": "loss"}, resume=4),
     )
     yield "trainer/warm-up, resumed", lambda: trainer({**P, "warmup_steps": 3}, resume=2)
     yield "accelerate/exit=1 loss", lambda: accelerated(P)
-    yield "accelerate/explore, three batches an update", lambda: accelerated(
-        {**P, "explore": 0.25}, accumulate=3
+    yield (
+        "accelerate/explore, three batches an update",
+        lambda: accelerated({**P, "explore": 0.25}, accumulate=3),
     )
     yield "accelerate/defaults bf16", lambda: accelerated({}, precision="bf16")
     yield "accelerate/defaults, resumed", lambda: accelerated({}, stop=3)
     yield "lightning/exit=1 loss", lambda: lightning(P)
-    yield "lightning/defaults, two batches an update", lambda: lightning(
-        {}, accumulate_grad_batches=2
+    yield (
+        "lightning/defaults, two batches an update",
+        lambda: lightning({}, accumulate_grad_batches=2),
     )
-    yield "lightning/percentile, resumed", lambda: lightning(
-        {**P, "policy": "percentile"}, resume=3
+    yield (
+        "lightning/percentile, resumed",
+        lambda: lightning({**P, "policy": "percentile"}, resume=3),
     )
     yield "lightning/defaults, resumed", lambda: lightning({}, resume=2)
