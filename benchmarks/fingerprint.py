@@ -17,7 +17,9 @@ and one version of torch, with one thread.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from pathlib import Path
 
 # before torch is imported, here and in every process that is started
 os.environ |= {
@@ -26,6 +28,10 @@ os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "TOKENIZERS_PARALLELISM": "false",
     "RAYON_NUM_THREADS": "1",
+    # processes that run in another folder are to import the library that this one does
+    "PYTHONPATH": str(
+        Path(str(getattr(importlib.util.find_spec("sifting"), "origin", ""))).resolve().parents[1]
+    ),
 }
 
 import argparse
@@ -37,7 +43,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch

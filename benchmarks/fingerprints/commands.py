@@ -162,7 +162,7 @@ def cut(folder: Path) -> dict[str, Result]:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=LIMIT)
-    sift(folder, f"train {CUT} --out cut --resume", f"train {CUT} --out whole")
+    sift(folder, f"train {CUT} --out whole", f"train {CUT} --out cut --resume")
     found, whole = of_runs(folder, Path("cut"), Path("whole"))
     found["numbers"]["as if uncut"] = int(found["parts"] == whole["parts"])
     return {"train gpt stopped and resumed": found}
@@ -204,11 +204,12 @@ def set_clocks(path: Path) -> None:
     """Put in place of measured times such as depend on nothing but their line."""
     content = path.read_text(encoding="utf-8")
     lines = content.splitlines() if path.suffix == ".jsonl" else [content]
-    made = [json.dumps(_clocked(json.loads(line), i + 1)) for i, line in enumerate(lines)]
+    timed = bool(TIMED.fullmatch(path.stem))
+    made = [json.dumps(_clocked(json.loads(line), i + 1, timed)) for i, line in enumerate(lines)]
     path.write_text("\n".join(made) + "\n", encoding="utf-8")
 
 
-def _clocked(value: Any, line: int, timed: bool = False) -> Any:
+def _clocked(value: Any, line: int, timed: bool) -> Any:
     if isinstance(value, dict):
         return {
             key: _clocked(member, line, timed or bool(TIMED.fullmatch(key)))
