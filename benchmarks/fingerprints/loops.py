@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fingerprints.digest import Result, digest, lines_of, of_leaves, of_model, of_state
 from fingerprints.models import Samples, batches, loss_of, make_model, seed_all
+from sifting.select import Percentile
 from sifting import AdditiveExit, MemoryExit, Sifter, TunedExit
 
 
@@ -247,7 +248,7 @@ PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     # policies
     "net random": ("net", {"exit": "last", "policy": "random"}),
     "net percentile": ("net", {**P, "policy": "percentile"}),
-    "net percentile beta=3": ("net", {**P, "policy": "percentile", "beta": 3.0}),
+    "net percentile beta=3": ("net", {**P, "policy": Percentile(beta=3.0)}),
     "net percentile trim explore": (
         "net",
         {**P, "policy": "percentile", "trim": 0.1, "explore": 0.3, "seed": 5},
@@ -308,7 +309,7 @@ PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "bert-classifier exit=last entropy percentile": (
         "bert-classifier",
-        {"exit": "last", "score": "entropy", "policy": "percentile", "beta": 2.0},
+        {"exit": "last", "score": "entropy", "policy": Percentile(beta=2.0)},
     ),
     "gpt2 exit=1 loss": ("gpt2", P),
     "gpt2 exit=2 grad_norm": ("gpt2", {"exit": 2, "score": "grad_norm"}),

@@ -15,10 +15,10 @@ from typing import Any
 PLACES: dict[str, tuple[str, ...]] = {
     "SiftTrainer": ("sifting.integrations.trainer", "sifting.integrations"),
     "SiftCallback": ("sifting.integrations.lightning", "sifting.integrations"),
-    "Problem": ("sifting.problem", "sifting.training", "sifting"),
-    "save": ("sifting.distributed", "sifting.parallel"),
-    "load": ("sifting.distributed", "sifting.parallel"),
-    "main": ("sifting.cli",),  # of the `sift` command
+    "Problem": ("sifting.problem", "sifting.training.problem", "sifting.training", "sifting"),
+    "save": ("sifting.distributed", "sifting.checkpoint", "sifting.parallel"),
+    "load": ("sifting.distributed", "sifting.checkpoint", "sifting.parallel"),
+    "main": ("sifting.cli.main", "sifting.cli"),  # of the `sift` command
 }
 # Fields of states and files whose values differ from run to run (clocks, load), ...
 TIMED = re.compile(

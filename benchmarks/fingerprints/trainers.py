@@ -18,9 +18,12 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from sifting.select import Percentile
 from fingerprints.digest import Result, digest, of_leaves, of_model, of_state
 from fingerprints.loops import P, Record, make_sifter, tuned
+from sifting.select import Percentile
 from fingerprints.models import Samples, loss_of, make_model, samples, seed_all
+from sifting.select import Percentile
 from fingerprints.names import public
 
 TEXT = "bert-classifier"
@@ -236,7 +239,7 @@ def settings() -> Iterable[tuple[str, Callable[[], Result]]]:
     )
     yield (
         "trainer/percentile every",
-        lambda: trainer({**P, "policy": "percentile", "beta": 2.0, "every": 2}),
+        lambda: trainer({**P, "policy": Percentile(beta=2.0), "every": 2}),
     )
     yield (
         "trainer/TunedExit(2), resumed",
