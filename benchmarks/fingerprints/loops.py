@@ -92,7 +92,7 @@ def run(kind: str, settings: dict[str, Any], *, epochs: int = 2) -> Result:
         data = batches(kind, ids="ids" in settings)
         if settings.get("nonfinite") == "drop":
             data[2][0][5] = float("nan")
-            data[4][0][:9] = float("inf")
+            data[4][0][:6] = float("inf")
         record, scores, lengths = Record(), [sifter.score(data[0])], []
         seed_all(2)
         for _ in range(epochs):
