@@ -20,7 +20,7 @@ ORDER = [
     "theory",
     "rng",
     "data",
-    "select",
+    "selection",
     "cost",
     "parallel",
     "model",
@@ -39,7 +39,7 @@ ORDER = [
     "compare",
     "cli",
 ]
-PURE = {"rng", "select", "cost", "files"}
+PURE = {"rng", "selection", "cost", "files"}
 
 
 def imports(path: Path) -> set[str]:

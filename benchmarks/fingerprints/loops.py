@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from fingerprints.digest import Result, digest, lines_of, of_leaves, of_model, of_state
 from fingerprints.models import Samples, batches, loss_of, make_model, seed_all
-from sifting.select import Percentile
 from sifting import AdditiveExit, MemoryExit, Sifter, TunedExit
+from sifting.selection import Percentile
 
 
 class Record:

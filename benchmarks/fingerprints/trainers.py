@@ -18,13 +18,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting.select import Percentile
 from fingerprints.digest import Result, digest, of_leaves, of_model, of_state
 from fingerprints.loops import P, Record, make_sifter, tuned
-from sifting.select import Percentile
 from fingerprints.models import Samples, loss_of, make_model, samples, seed_all
-from sifting.select import Percentile
 from fingerprints.names import public
+from sifting.selection import Percentile
 
 TEXT = "bert-classifier"
 for chatty in ("lightning.pytorch", "lightning.fabric"):

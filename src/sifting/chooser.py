@@ -18,9 +18,9 @@ from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
 from sifting.parallel.ranks import Ranks, Share, even_count
-from sifting.select.choice import Choice, Rule
-from sifting.select.policies import Random
-from sifting.select.schedule import Schedule
+from sifting.selection.choice import Choice, Rule
+from sifting.selection.policies import Random
+from sifting.selection.schedule import Schedule
 
 
 class NotFinite(ValueError):

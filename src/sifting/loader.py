@@ -19,7 +19,7 @@ from sifting.data.drawing import Draw, IndexPosition, IndexSource, draws_by_inde
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Position
 from sifting.data.splitting import BatchSource
-from sifting.select.schedule import candidate_count
+from sifting.selection.schedule import candidate_count
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter

@@ -30,10 +30,10 @@ from sifting.model.objective import PerSampleLoss, Score
 from sifting.observer import Observer
 from sifting.parallel.detect import data_parallel, in_use
 from sifting.parallel.ranks import Ranks
-from sifting.select import scores
-from sifting.select.choice import Rule
-from sifting.select.policies import Policy, Proportional, find_policy
-from sifting.select.schedule import Schedule
+from sifting.selection import scores
+from sifting.selection.choice import Rule
+from sifting.selection.policies import Policy, Proportional, find_policy
+from sifting.selection.schedule import Schedule
 
 VERSION = 2  # of a state
 

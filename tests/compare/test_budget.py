@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter
 from sifting.compare.budget import Budget, Work, parse_budget
-from sifting.select.schedule import Schedule
+from sifting.selection.schedule import Schedule
 from tests.helpers.models import Net
 
 TABLE = {"data": 0.01, "scoring": 1.0, "auditing": 2.0, "forward": 1.0, "backward": 2.0}

@@ -8,7 +8,7 @@ import pytest
 from sifting.compare.budget import Work, parse_budget
 from sifting.compare.calibration import Calibration, Reading, _doubt, _tables
 from sifting.compare.manifest import Record, make_record, read_record
-from sifting.select.schedule import Schedule
+from sifting.selection.schedule import Schedule
 from sifting.training.recipe import Common
 from sifting.training.run_folder import RunError
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sifting import cost
-from sifting.select.schedule import kept_count
+from sifting.selection.schedule import kept_count
 
 GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "phi3", "olmo", "smollm", "granite")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sifting.measure.audit import default_period
-from sifting.select.schedule import Schedule
+from sifting.selection.schedule import Schedule
 
 Kind = Literal["seconds", "updates", "samples"]
 UNITS: dict[str, tuple[Kind, float]] = {

@@ -11,7 +11,7 @@ from sifting.data import batch as batches
 from sifting.data.position import Position
 from sifting.data.stream import generators_of, restore_generators
 from sifting.rng import RandomState
-from sifting.select.schedule import Schedule
+from sifting.selection.schedule import Schedule
 
 
 class BatchSource:

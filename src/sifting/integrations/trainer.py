@@ -26,7 +26,7 @@ from transformers import Trainer
 from sifting.chooser import Step
 from sifting.integrations.files import read_state, write_state
 from sifting.integrations.trainer_loader import ResumedLoader, TrainLoader
-from sifting.select.policies import Proportional
+from sifting.selection.policies import Proportional
 from sifting.sifter import Sifter
 
 _Base: Any = Trainer if TYPE_CHECKING else object

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting.model.call import Call, logits_of, loss_of
-from sifting.select import scores
+from sifting.selection import scores
 
 CHUNK = 2**23  # logits held at a time: 32 MiB in single precision
 

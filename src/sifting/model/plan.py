@@ -23,7 +23,7 @@ from sifting.model.objective import (
     rows_of,
     score_rows,
 )
-from sifting.select import scores
+from sifting.selection import scores
 
 PROBE_ROWS = 2  # samples of the first batch that the objective and the heads are found with
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from sifting.select.policies import POLICIES, ByFunction, Policy, Top
+from sifting.selection.policies import POLICIES, ByFunction, Policy, Top
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sifting.select.schedule import Schedule, kept_count
+from sifting.selection.schedule import Schedule, kept_count
 
 
 @given(st.floats(0.001, 1), st.integers(1, 5000))

@@ -8,8 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sifting.select.choice import Rule, choose, explored_count
-from sifting.select.policies import POLICIES, Draw, Percentile, find_policy, inclusion_probabilities
+from sifting.selection.choice import Rule, choose, explored_count
+from sifting.selection.policies import (
+    POLICIES,
+    Draw,
+    Percentile,
+    find_policy,
+    inclusion_probabilities,
+)
 
 score_lists = st.lists(st.floats(0, 100, width=32), min_size=2, max_size=24)
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sifting.select import scores
+from sifting.selection import scores
 
 
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(2, 40), st.floats(0.1, 30))
