@@ -6,7 +6,8 @@ import transformers as hf
 from torch import nn
 
 from sifting import Sifter
-from sifting.model.stack import StackError, exit_in_stack, find_stack
+from sifting.model.find import exit_in_stack, find_stack
+from sifting.model.stack import StackError
 from tests.helpers.models import SMALL, Net
 
 

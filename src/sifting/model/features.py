@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sifting.model.stack import first_tensor
+from sifting.model.values import first_tensor
 
 
 class Stopped(Exception):
