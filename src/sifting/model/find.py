@@ -31,24 +31,22 @@ def find_stack(model: nn.Module, path: str | None = None) -> Stack:
     """
     if path is not None:
         return _named_stack(model, path)
-    found = _outermost(list(_candidates(model)))
-    if not found:
+    rivals = find_stacks(model)
+    if not rivals:
         raise StackError(
             f"no stack of repeated blocks found in {type(model).__name__}. Name one with "
             "stack='path.to.blocks'; or choose an exit that needs none: exit='last', "
             "TunedExit('path.to.module') or AdditiveExit(model, 'path.to.module')"
         )
-    sizes = {stack.path: _parameter_count(stack) for stack in found}
-    found.sort(key=lambda stack: -sizes[stack.path])
-    best = found[0]
-    rivals = [stack for stack in found if sizes[stack.path] > 0.1 * max(1, sizes[best.path])]
+    best = rivals[0]
     if len(rivals) > 1:
         raise StackError(
             f"{type(model).__name__} has {len(rivals)} stacks that could be meant: "
             + "; ".join(map(str, rivals))
             + ". Name one with stack='…'"
         )
-    share = sizes[best.path] / max(1, sizes[best.path] + _parameters_after(best, model))
+    size = _parameter_count(best)
+    share = size / max(1, size + _parameters_after(best, model))
     if share < LEAST_SHARE:
         raise StackError(
             f"no stack of repeated blocks makes up {type(model).__name__}: the largest, "
@@ -58,6 +56,19 @@ def find_stack(model: nn.Module, path: str | None = None) -> Stack:
             "AdditiveExit(model, 'path.to.module')"
         )
     return best
+
+
+def find_stacks(model: nn.Module) -> list[Stack]:
+    """All stacks of about the size of the largest, the largest first.
+
+    >>> model = nn.ModuleDict({name: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)) for name in "ab"})
+    >>> [stack.path for stack in find_stacks(model)]
+    ['a', 'b']
+    """
+    found = _outermost(list(_candidates(model)))
+    sizes = {stack.path: _parameter_count(stack) for stack in found}
+    found.sort(key=lambda stack: -sizes[stack.path])
+    return [s for s in found if sizes[s.path] > 0.1 * max(1, sizes[found[0].path])] or found[:1]
 
 
 def exit_in_stack(model: nn.Module, path: str, argument: str = "exit") -> tuple[Stack, int]:

@@ -99,10 +99,10 @@ class Stack:
         found = find_wiring(self.model, self.container, names, steps, run) if single else None
         if found is None:
             raise StackError(
-                f"the stack {self}: block {broken + 1} does not take the output of block {broken}, nor a state "
-                "that it was added to, so that nothing carries an early block's result to the model's head. "
-                "Use TunedExit('path.to.module'), which has a head of its own, or exit='last'; or put into "
-                "the blocks what the model does between them"
+                f"the stack {self}: block {broken + 1} does not take the output of block {broken}, nor a "
+                "state that it was added to, so nothing carries an early block's result to the model's "
+                "head. Use TunedExit('path.to.module'), which has a head of its own, or exit='last'; or put "
+                "into the blocks what the model does between them"
             )
         self.wiring = found
 

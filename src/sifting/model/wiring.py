@@ -127,7 +127,12 @@ def broken_link(steps: list[Step]) -> int | None:
             continue
         if output is None or before.version is None:
             return i
-        if not any(_same(v, output) for v in after.inputs.values()):
+        taken = list(after.inputs.values())
+        if any(v is output for v in taken):
+            continue
+        # a fresh block that changes nothing yet looks like a chain whatever the model does with it
+        changed = not any(_same(v, output) for v in before.inputs.values())
+        if not (changed and any(_same(v, output) for v in taken)):
             return i
     return None
 
