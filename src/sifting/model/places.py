@@ -62,11 +62,19 @@ def structural_place(model: nn.Module, stack: str | None = None) -> Place | None
         if stack is not None:
             raise
     stage = find_stage(model)
-    return None if stage is None else Place(stage)
+    blocks = {found.path for found in find_stacks(model)}
+    if stage is None or stage.rpartition(".")[0] in blocks:  # blocks of differing sizes, no stages
+        return None
+    return Place(stage)
 
 
 def find_place(
-    model: nn.Module, run: Run, *, size: int | None = None, stack: str | None = None
+    model: nn.Module,
+    run: Run,
+    *,
+    size: int | None = None,
+    stack: str | None = None,
+    head: bool = False,
 ) -> Place:
     """Where to leave a model early: what its structure suggests, else a tenth of its work in.
 
@@ -81,24 +89,39 @@ def find_place(
         run: puts some samples through the whole model.
         size: how many samples.
         stack: path of its stack, where it is known.
+        head: whether the model's own head has to be reached from there, as it has where there is
+            a prediction at every position. Of several stacks it is then the one that the others
+            feed (a decoder), which takes all of their work before it.
 
     Raises:
-        StackError: where no module puts out features of each sample.
+        StackError: where there is no such place.
     """
+    if stack is not None:
+        place = _in_stack(find_stack(model, stack))
+        return replace(place, share=Work.of(model, run).share(place.path))
     work = Work.of(model, run)
-    place = structural_place(model, stack)
-    if place is not None:
-        place = replace(place, share=work.share(place.path))
-        if place.stack is None or stack is not None or _usable(place.stack, run):
-            if stack is not None or place.share is None or place.share <= DEAR:
-                return place
-            cheap = _cheap(_places(work, size))
-            return cheap if cheap is not None and (cheap.share or 0) <= TARGET else place
-    rivals = [found for found in find_stacks(model) if _usable(found, run)] if place is None else []
-    if len(rivals) > 1:
-        best = _in_stack(_decisive(rivals, work, run))
-        return replace(best, share=work.share(best.path))
-    cheap = _cheap(_places(work, size))
+    suggested = structural_place(model)
+    if suggested is not None and suggested.stack is not None and not _usable(suggested.stack, run):
+        suggested = None
+    if head:
+        if suggested is None or suggested.stack is None:
+            suggested = _decisive([s for s in find_stacks(model) if _usable(s, run)], work, run)
+        if suggested is None:
+            raise StackError(
+                f"{type(model).__name__} predicts at every position, and has no stack of blocks that its own "
+                "head can be reached from early: use exit='last', or name the stack with stack='…'"
+            )
+        return replace(suggested, share=work.share(suggested.path))
+    if suggested is not None:
+        suggested = replace(suggested, share=work.share(suggested.path))
+        if suggested.share is None:  # a stage that does not run
+            suggested = None
+    places = [Place(path, share) for path, share in work.exits(size)]
+    if suggested is not None and (suggested.share or 0) <= DEAR:
+        return suggested
+    cheap = _cheap(places)
+    if suggested is not None and (cheap is None or (cheap.share or 0) > TARGET):
+        return suggested
     if cheap is None:
         raise StackError(
             f"no module of {type(model).__name__} runs once in a forward and puts out a row for each sample "
@@ -126,11 +149,7 @@ def candidate_places(model: nn.Module, run: Run, *, size: int | None = None) -> 
         run: puts some samples through the whole model.
         size: how many samples.
     """
-    return _places(Work.of(model, run), size)
-
-
-def _places(work: Work, size: int | None) -> list[Place]:
-    return [Place(path, share) for path, share in work.exits(size)]
+    return [Place(path, share) for path, share in Work.of(model, run).exits(size)]
 
 
 def _in_stack(stack: Stack) -> Place:
@@ -156,11 +175,14 @@ def _cheap(places: list[Place]) -> Place | None:
     return next((place for place in reversed(places) if place.share == least), None)
 
 
-def _decisive(stacks: list[Stack], work: Work, run: Run) -> Stack:
-    """Of several stacks, the one that all others feed (a decoder), else the first to run."""
-    order = sorted(stacks, key=lambda stack: work.share(_in_stack(stack).path) or 0.0)
-    last = order[-1]
-    return last if all(_feeds(stack, last, run) for stack in order[:-1]) else order[0]
+def _decisive(stacks: list[Stack], work: Work, run: Run) -> Place | None:
+    """Block k of the stack that all others feed; None where there is none such."""
+    places = sorted(map(_in_stack, stacks), key=lambda place: work.share(place.path) or 0.0)
+    if not places or places[-1].stack is None:
+        return None
+    last = places[-1].stack
+    fed = all(_feeds(stack, last, run) for stack in stacks if stack is not last)
+    return places[-1] if fed else None
 
 
 def _feeds(stack: Stack, other: Stack, run: Run) -> bool:

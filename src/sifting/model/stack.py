@@ -90,12 +90,12 @@ class Stack:
                     f"the stack {self}: blocks {i} and {i + 1} put out different shapes, so the model's head "
                     "does not fit the earlier one. Use TunedExit('path') or AdditiveExit(model, 'path')"
                 )
-        broken = broken_link(steps)
+        single = self.repeats == 1 and all(len(block) == 1 for block in self.blocks)
+        broken = broken_link(steps, itself=single)
         if broken is None:
             self.wiring = Wiring()
             return
         names = [names[0] for names in self.blocks]
-        single = self.repeats == 1 and all(len(block) == 1 for block in self.blocks)
         found = find_wiring(self.model, self.container, names, steps, run) if single else None
         if found is None:
             raise StackError(

@@ -67,21 +67,24 @@ class Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if not self.gap or name == "__get__":
+        if name == "__get__":
             return func(*args, **kwargs)
+        if not self.gap:  # what is added between the blocks may be made before them
+            return func(*self._swapped(args), **self._swapped(kwargs))
         taken = [v for v in tensors_in((args, kwargs)) if v.is_floating_point()]
         met, before = len(self.met[-1]), len(self.before)
         self.note(taken)  # before the call, which may write over them
         hit = any(id(v) in self.made for v in taken)
-        if self.moved is not None:
-            args, kwargs = self.moved.swapped(args), self.moved.swapped(kwargs)
-        result = func(*args, **kwargs)
+        result = func(*self._swapped(args), **self._swapped(kwargs))
         made = taken[:1] if name == "__setitem__" else list(tensors_in(result))
         if not made:  # a size, a number: nothing comes of it
             del self.met[-1][met:], self.before[before:]
         if hit:
             self.made.update((id(v), v) for v in made)
         return result
+
+    def _swapped(self, value: Any) -> Any:
+        return value if self.moved is None else self.moved.swapped(value)
 
     def slots_kept(self) -> list[Slot]:
         """Arguments that carry one state into every block, which then reaches what follows."""

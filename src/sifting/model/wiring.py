@@ -7,7 +7,7 @@ differs: the exit's output once more, zeros, or what the stand-in was given. Eac
 the one that keeps the state is taken; where none does, an early exit has no meaning.
 
 A trial is not left to chance. What block 1 puts out is noise, and parameters and buffers that are
-used between the blocks are moved (in copies), so that a fresh model's accidents, a gate at zero,
+used outside the blocks are moved (in copies), so that a fresh model's accidents, a gate at zero,
 a norm that does nothing yet, are not taken for the rule. The state must reach every gap between
 two blocks, and what follows the last, by way of what the stand-in before it handed on.
 """
@@ -119,20 +119,21 @@ def steps_of(blocks: list[tuple[nn.Module, nn.Module]], run: Run) -> list[Step]:
     return steps
 
 
-def broken_link(steps: list[Step]) -> int | None:
-    """The first block, from 1, whose output the next one is not given; None for a chain."""
+def broken_link(steps: list[Step], *, itself: bool) -> int | None:
+    """The first block, from 1, whose output the next one is not given; None for a chain.
+
+    Args:
+        itself: for the next one to be given that very tensor. One that is equal may have had a
+            term added that is still zero, a position embedding, say.
+    """
     for i, (before, after) in enumerate(pairwise(steps), start=1):
         output = first_tensor(before.output)
         if output is not None and output.is_nested:
             continue
         if output is None or before.version is None:
             return i
-        taken = list(after.inputs.values())
-        if any(v is output for v in taken):
-            continue
-        # a fresh block that changes nothing yet looks like a chain whatever the model does with it
-        changed = not any(_same(v, output) for v in before.inputs.values())
-        if not (changed and any(_same(v, output) for v in taken)):
+        taken = after.inputs.values()
+        if not any(v is output or (not itself and _same(v, output)) for v in taken):
             return i
     return None
 

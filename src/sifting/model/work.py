@@ -89,8 +89,8 @@ class Work:
         each sample.
         """
         outer = self._outer()
-        return [
-            (path, self.share(path) or 0.0)
+        found = [
+            path
             for path, done in self.ended.items()
             if path in outer
             and path in self.after_training
@@ -98,6 +98,9 @@ class Work:
             and (done < self.total or not self.total)
             and _features(self.outputs[path], size)
         ]
+        # what is the same for all samples, positions, say, tells nothing about them
+        telling = [path for path in found if not _constant(self.outputs[path])]
+        return [(path, self.share(path) or 0.0) for path in telling or found]
 
     def _outer(self) -> set[str]:
         """Modules worth a name: members of those that do much of the work, down from the model."""
@@ -121,6 +124,10 @@ def _features(output: Tensor | None, size: int | None) -> bool:
     if output is None or output.is_nested or output.ndim < 2 or not output.is_floating_point():
         return False
     return size is None or len(output) == size
+
+
+def _constant(output: Tensor | None) -> bool:
+    return output is not None and bool((output == output[:1]).all())
 
 
 def _work(module: nn.Module, args: Any, output: Any) -> float:
