@@ -15,7 +15,7 @@ from sifting.model.values import first_tensor, tensors_in, with_first_tensor
 from sifting.model.work import Run, Work
 
 TARGET = 0.1  # share of a forward's work that an exit may take, where there is a choice
-DEAR = 0.75  # above this, a place that the structure suggests is not early
+DEAR = 0.5  # of the work before its exit, and a stack comes too late to be left early
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def find_place(
         return replace(place, share=Work.of(model, run).share(place.path))
     work = Work.of(model, run)
     suggested = structural_place(model)
-    if suggested is not None and suggested.stack is not None and not _usable(suggested.stack, run):
+    if suggested is not None and not _runs(suggested, work, run):
         suggested = None
     if head:
         if suggested is None or suggested.stack is None:
@@ -114,12 +114,9 @@ def find_place(
         return replace(suggested, share=work.share(suggested.path))
     if suggested is not None:
         suggested = replace(suggested, share=work.share(suggested.path))
-        if suggested.share is None:  # a stage that does not run
-            suggested = None
-    places = [Place(path, share) for path, share in work.exits(size)]
-    if suggested is not None and (suggested.share or 0) <= DEAR:
-        return suggested
-    cheap = _cheap(places)
+        if suggested.stack is None or (suggested.share or 0) <= DEAR:
+            return suggested
+    cheap = _cheap(work, size)
     if suggested is not None and (cheap is None or (cheap.share or 0) > TARGET):
         return suggested
     if cheap is None:
@@ -149,13 +146,19 @@ def candidate_places(model: nn.Module, run: Run, *, size: int | None = None) -> 
         run: puts some samples through the whole model.
         size: how many samples.
     """
-    return [Place(path, share) for path, share in Work.of(model, run).exits(size)]
+    work = Work.of(model, run)
+    return [Place(path, work.share(path)) for path in work.exits(size)]
 
 
 def _in_stack(stack: Stack) -> Place:
     k = max(1, len(stack) // 12)
     name = stack.blocks[min(k, len(stack.blocks)) - 1][-1]
     return Place(f"{stack.path}.{name}" if stack.path else name, stack=stack, k=k)
+
+
+def _runs(place: Place, work: Work, run: Run) -> bool:
+    """Whether a place that the structure suggests is one that the model passes, and in order."""
+    return _usable(place.stack, run) if place.stack is not None else place.path in work.ended
 
 
 def _usable(stack: Stack, run: Run) -> bool:
@@ -166,13 +169,16 @@ def _usable(stack: Stack, run: Run) -> bool:
     return True
 
 
-def _cheap(places: list[Place]) -> Place | None:
-    """The deepest place within the target; the cheapest, and of those the last, where none is."""
-    within = [place for place in places if (place.share or 0) <= TARGET]
-    if within:
-        return within[-1]
-    least = min((place.share or 0 for place in places), default=None)
-    return next((place for place in reversed(places) if place.share == least), None)
+def _cheap(work: Work, size: int | None) -> Place | None:
+    """The deepest place within the target; the cheapest, and of those the last, where none is.
+
+    Side branches that put out few numbers (a router, a gate) are passed over.
+    """
+    places = [Place(path, work.share(path)) for path in work.exits(size)]
+    least = min((place.share or 0 for place in places), default=0.0)
+    within = [place for place in places if (place.share or 0) <= max(TARGET, least)]
+    widest = max((work.width(place.path) for place in within), default=0)
+    return next((p for p in reversed(within) if 2 * work.width(p.path) >= widest), None)
 
 
 def _decisive(stacks: list[Stack], work: Work, run: Run) -> Place | None:

@@ -27,7 +27,7 @@ class Work:
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 12))
     >>> work = Work.of(model, lambda: model(torch.zeros(3, 4)))
     >>> work.total, work.share("1"), work.exits(3)
-    (768.0, 0.25, [('0', 0.25), ('1', 0.25)])
+    (768.0, 0.25, ['0', '1'])
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -82,25 +82,47 @@ class Work:
             return None
         return self.ended[path] / self.total if self.total else 0.0
 
-    def exits(self, size: int | None) -> list[tuple[str, float]]:
-        """Modules that the model could be left at, in the order in which they end, and their shares.
+    def width(self, path: str) -> int:
+        """Numbers that a module has put out for each position of a sample."""
+        output = self.outputs[path]
+        if output is None or output.ndim < 2:
+            return 1
+        channels = getattr(self.model.get_submodule(path), "out_channels", None)
+        return channels if isinstance(channels, int) else output.shape[1 if output.ndim > 3 else -1]
 
-        They run once, after something that is trained and before all is done, and put out a row for
-        each sample.
+    def exits(self, size: int | None) -> list[str]:
+        """Modules that the model could be left at, in the order in which they end.
+
+        They run once, after something that is trained and before all is done (unless there are no
+        others), and put out a row for each sample.
         """
         outer = self._outer()
         found = [
             path
-            for path, done in self.ended.items()
+            for path in self.ended
             if path in outer
             and path in self.after_training
             and self.calls[path] == 1
-            and (done < self.total or not self.total)
             and _features(self.outputs[path], size)
+            and not self._routed(path)
         ]
+        early = [path for path in found if self.ended[path] < self.total]
+        found = early or found
         # what is the same for all samples, positions, say, tells nothing about them
         telling = [path for path in found if not _constant(self.outputs[path])]
-        return [(path, self.share(path) or 0.0) for path in telling or found]
+        return telling or found
+
+    def _routed(self, path: str) -> bool:
+        """Whether a module is one of several in a list that do not all run on the same rows.
+
+        So it is with experts, of which a router picks some for each row.
+        """
+        above, _, _ = path.rpartition(".")
+        siblings = self.model.get_submodule(above)
+        if not isinstance(siblings, nn.ModuleList):
+            return False
+        outputs = [self.outputs.get(f"{above}.{i}") for i in range(len(siblings))]
+        return len({None if output is None else len(output) for output in outputs}) > 1
 
     def _outer(self) -> set[str]:
         """Modules worth a name: members of those that do much of the work, down from the model."""
