@@ -34,7 +34,7 @@ class Watch(TorchFunctionMode):
         self.met: list[list[Tensor]] = []  # by gap
         self.given: list[dict[Slot, Tensor]] = []  # to each block after the first
         self.start: list[Tensor] = []  # what the first block was given
-        self.before: list[Tensor] = []  # in the first gap, what was there before it
+        self.there: list[list[Tensor]] = []  # by gap, what was there before it and is used in it
         self.made: dict[int, Tensor] = {}  # with what was handed on, in this gap; kept alive
 
     def hand_on(self, output: Any) -> None:
@@ -43,26 +43,24 @@ class Watch(TorchFunctionMode):
         assert first is not None
         self.gap += 1
         self.met.append([])
+        self.there.append([])
         self.made = {id(first): first}
 
     def enter(self, inputs: dict[Slot, Tensor]) -> None:
         """End a gap with what the next block is given."""
         if self.gap == 0:
             self.start = [v.clone() for v in inputs.values() if v.is_floating_point()]
-            self.before = list(self.start)
             return
         self.given.append({s: v.clone() for s, v in inputs.items() if id(v) in self.made})
         self.note(list(inputs.values()))
 
     def note(self, values: list[Tensor]) -> None:
-        """Take down which of these were made with what was handed on."""
+        """Take down which of these were made with what was handed on, and which were not."""
+        own = self.moved.own if self.moved is not None else {}
         if self.gap:
             self.met[-1] += [v.clone() for v in values if id(v) in self.made]
-        if self.gap == 1:
-            own = self.moved.own if self.moved is not None else {}
-            self.before += [
-                v.clone() for v in values if id(v) not in self.made and id(v) not in own
-            ]
+            old = [v for v in values if id(v) not in self.made and id(v) not in own]
+            self.there[-1] += [v.clone() for v in old]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -72,13 +70,13 @@ class Watch(TorchFunctionMode):
         if not self.gap:  # what is added between the blocks may be made before them
             return func(*self._swapped(args), **self._swapped(kwargs))
         taken = [v for v in tensors_in((args, kwargs)) if v.is_floating_point()]
-        met, before = len(self.met[-1]), len(self.before)
+        met, there = len(self.met[-1]), len(self.there[-1])
         self.note(taken)  # before the call, which may write over them
         hit = any(id(v) in self.made for v in taken)
         result = func(*self._swapped(args), **self._swapped(kwargs))
         made = taken[:1] if name == "__setitem__" else list(tensors_in(result))
         if not made:  # a size, a number: nothing comes of it
-            del self.met[-1][met:], self.before[before:]
+            del self.met[-1][met:], self.there[-1][there:]
         if hit:
             self.made.update((id(v), v) for v in made)
         return result
@@ -95,13 +93,20 @@ class Watch(TorchFunctionMode):
             and any(close(value, state) for value in self.met[-1])
         ]
 
-    def kept(self, known: list[Tensor] | None = None) -> bool:
-        """Whether some value, one of those known where they are given, is met in every gap."""
-        states = [v for v in self.met[0] if bool((v != 0).any())]
-        if known is not None:
-            states = [v for v in states if any(close(v, k) for k in known)]
+    def kept(self, *, from_first: bool) -> bool:
+        """Whether some value is met in every gap, and came through each stand-in as it was.
+
+        Args:
+            from_first: whether a stand-in took the first block's place too; else that block made it.
+        """
+        through = [
+            [v for v in met if any(close(v, old) for old in there)]
+            for met, there in zip(self.met, self.there, strict=True)
+        ]
+        states = through[0] if from_first else self.met[0]
         return any(
-            all(any(close(value, state) for value in met) for met in self.met[1:])
+            bool((state != 0).any())
+            and all(any(close(value, state) for value in values) for values in through[1:])
             for state in states
         )
 

@@ -208,12 +208,13 @@ class _Trial:
 
         if not self._ran(watch, {self.names[0]: first}, self.names[1:]):
             return False
-        kept = watch.slots_kept()
-        if kept:
-            self.wiring = Wiring(self.wiring.hand_on, kept[0])
-            return True
+        slots_kept = watch.slots_kept()
+        if noise and slots_kept:
+            self.wiring = Wiring(self.wiring.hand_on, slots_kept[0])
+        if self.wiring.slot is not None:
+            return self.wiring.slot in slots_kept
         # the blocks may be given the state in another form, after a norm, say
-        return self.wiring.hand_on == "zeros" and watch.kept()
+        return self.wiring.hand_on == "zeros" and watch.kept(from_first=False)
 
     def stays(self) -> bool:
         """Whether the state before block 1 is still there after it, and at the end."""
@@ -222,7 +223,7 @@ class _Trial:
         if not self._ran(watch, {}, self.names):
             return False
         if self.wiring.hand_on == "zeros":
-            return watch.kept(known=watch.before)
+            return watch.kept(from_first=True)
         return any(close(v, b) for v in watch.given[0].values() for b in watch.start)
 
     def _ran(self, watch: Watch, acts: dict[str, Act], skipped: list[str]) -> bool:
