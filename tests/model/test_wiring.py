@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from sifting import Sifter
 from sifting.model.find import find_stack
@@ -236,3 +237,29 @@ def test_experts_are_no_stack(stack: str | None) -> None:
         Sifter(Experts(), exit=1, score="loss", stack=stack).score(
             (torch.randn(4, WIDTH), torch.zeros(4).long())
         )
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("added", [True, False])
+def test_blocks_behind_checkpointing(added: bool, reentrant: bool) -> None:
+    def step(m: Looped, i: int, h: Tensor, block: nn.Module) -> Tensor:
+        out = checkpoint(block, h, use_reentrant=reentrant)
+        return h + out if added else out
+
+    model = Looped(step).eval()
+    x, y = torch.randn(6, 5), torch.randint(0, CLASSES, (6,))
+    with torch.no_grad():
+        want = F.cross_entropy(model.logits_at(x, 2), y, reduction="none")
+    got = Sifter(model, exit=2, score="loss", stack="blocks").score((x, y))
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["added", "highway", "normed_before", "activated"])
+def test_low_precision(name: str) -> None:
+    model = Looped(KEPT[name]).eval().bfloat16()
+    x, y = torch.randn(6, 5).bfloat16(), torch.randint(0, CLASSES, (6,))
+    with torch.no_grad():
+        want = F.cross_entropy(model.logits_at(x, 2).float(), y, reduction="none")
+    got = Sifter(model, exit=2, score="loss", stack="blocks").score((x, y))
+    torch.testing.assert_close(got.float(), want, rtol=2e-2, atol=2e-2)

@@ -81,6 +81,12 @@ class Stack:
                 "an exit in it has no meaning. Name another with stack='…', or use TunedExit('path') at "
                 "another module, or exit='last'"
             )
+        order = [step.block for step in steps]
+        if self.repeats == 1 and order != sorted(order):
+            raise StackError(
+                f"the stack {self} runs its blocks in the order {', '.join(str(i + 1) for i in order)}, so "
+                "its first ones are not early. Use TunedExit('path.to.module') or exit='last'"
+            )
         outputs = [first_tensor(step.output) for step in steps]
         for i, (before, after) in enumerate(pairwise(outputs), start=1):
             if before is not None and before.is_nested:

@@ -72,13 +72,23 @@ class Wiring:
         return None if self.slot is None else slots(args, kwargs).get(self.slot)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Step:
-    """One call of a block: its inputs, its output, and whether that is still what was put out."""
+    """One call of a block.
 
+    Attributes:
+        block: which, from 0.
+        inputs: the tensors that it was given.
+        output: what it put out.
+        version: of the tensor that it put out.
+        changed: whether that was written over before the next call.
+    """
+
+    block: int
     inputs: dict[Slot, Tensor]
-    output: Any
-    version: int | None
+    output: Any = None
+    version: int = 0
+    changed: bool = False
 
 
 def steps_of(blocks: list[tuple[nn.Module, nn.Module]], run: Run) -> list[Step]:
@@ -89,28 +99,25 @@ def steps_of(blocks: list[tuple[nn.Module, nn.Module]], run: Run) -> list[Step]:
         run: puts some samples through the whole model.
     """
     steps: list[Step] = []
-    entered: list[dict[Slot, Tensor]] = []
+    entered: list[Step] = []
 
-    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        if steps and not entered:
-            last = steps[-1]
-            first = first_tensor(last.output)
-            if first is not None and not first.is_inference() and first._version != last.version:
-                # written over since: what is recorded is not what the block put out
-                steps[-1] = Step(last.inputs, last.output, None)
-        entered.append(slots(args, kwargs))
+    def entering(block: int) -> Callable[..., None]:
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            if steps and not entered:
+                steps[-1].changed = _version(steps[-1].output) != steps[-1].version
+            entered.append(Step(block, slots(args, kwargs)))
 
-    def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        first = first_tensor(output)
-        known = first is not None and not first.is_inference()
-        steps.append(
-            Step(entered.pop(), output, first._version if known and first is not None else 0)
-        )
+        return enter
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        step = entered.pop()
+        step.output, step.version = output, _version(output)
+        steps.append(step)
 
     handles = []
-    for begin, end in blocks:
-        handles.append(begin.register_forward_pre_hook(enter, with_kwargs=True))
-        handles.append(end.register_forward_hook(leave, with_kwargs=True))
+    for i, (begin, end) in enumerate(blocks):
+        handles.append(begin.register_forward_pre_hook(entering(i), with_kwargs=True))
+        handles.append(end.register_forward_hook(leave))
     try:
         run()
     finally:
@@ -130,7 +137,7 @@ def broken_link(steps: list[Step], *, itself: bool) -> int | None:
         output = first_tensor(before.output)
         if output is not None and output.is_nested:
             continue
-        if output is None or before.version is None:
+        if output is None or before.changed:
             return i
         taken = after.inputs.values()
         if not any(v is output or (not itself and _same(v, output)) for v in taken):
@@ -240,6 +247,12 @@ class _Trial:
             return False  # a model may raise anything on values that it did not make itself
         watch.note(list(tensors_in(result)))
         return watch.gap == len(self.names)
+
+
+def _version(output: Any) -> int:
+    """How often the first tensor of an output was written over; not known in inference mode."""
+    first = first_tensor(output)
+    return 0 if first is None or first.is_inference() else first._version
 
 
 def _noise(output: Any) -> Any:
