@@ -7,12 +7,16 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import hypothesis
 import pytest
 import torch
 
 from tests.helpers.models import Net
 
 torch.set_num_threads(1)
+# how long an example takes says more about the machine than about the code
+hypothesis.settings.register_profile("sifting", deadline=None)
+hypothesis.settings.load_profile("sifting")
 
 
 @pytest.fixture(autouse=True)

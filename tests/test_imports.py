@@ -26,8 +26,11 @@ ORDER = [
     "model",
     "measure",
     "exits",
+    "chooser",
+    "observer",
     "loader",
     "sifter",
+    "checkpoint",
     "integrations",
     "training",
     "verdict",
@@ -36,7 +39,7 @@ ORDER = [
     "compare",
     "cli",
 ]
-PURE = {"rng", "data", "select", "cost"}
+PURE = {"rng", "select", "cost", "files"}
 
 
 def imports(path: Path) -> set[str]:

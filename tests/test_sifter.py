@@ -123,7 +123,7 @@ def test_top_keeps_the_highest_scores(net: Net) -> None:
 def test_dict_batches_keep_their_type_and_keys() -> None:
     model = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
     batch = hf.BatchEncoding(token_batch())
-    (kept,) = Sifter(model, exit=1, score="loss")([batch])
+    (kept,) = Sifter(model, exit=1, score="loss", draws="batch")([batch])
     assert isinstance(kept, hf.BatchEncoding)
     assert list(kept) == list(batch)
     assert len(kept["labels"]) == 3
@@ -277,9 +277,11 @@ def test_wrong_types_are_named_at_construction(net: Net) -> None:
 
 def test_too_few_candidates(net: Net) -> None:
     with pytest.raises(ValueError, match="a candidate batch of 1 leaves nothing to choose"):
-        list(Sifter(net, exit=1)([(torch.randn(1, 8), torch.tensor([0]))]))
+        list(Sifter(net, exit=1, draws="batch")([(torch.randn(1, 8), torch.tensor([0]))]))
     data = [*candidates(2), (torch.randn(1, 8), torch.tensor([0]))]
-    assert [len(y) for _, y in Sifter(net, exit=1, score="loss")(data)] == [6, 6, 1]
+    sifter = Sifter(net, exit=1, score="loss", draws="batch")
+    assert [len(y) for _, y in sifter(data)] == [6, 6, 1]
+    assert [len(y) for _, y in Sifter(net, exit=1, score="loss")(data)] == [12, 12, 1]
 
 
 def test_labels_that_fit_nothing_are_described(net: Net) -> None:
@@ -296,11 +298,11 @@ def test_labels_that_fit_nothing_are_described(net: Net) -> None:
 
 class TestKnowing:
     def test_stats_count_and_time(self, net: Net) -> None:
-        sifter = Sifter(net, exit=1, score="loss", warmup_steps=4, audit_every=2)
+        sifter = Sifter(net, exit=1, score="loss", warmup_steps=2, audit_every=2)
         train(net, sifter(candidates(6)))
         stats = sifter.stats()
-        assert (stats.steps, stats.selections) == (8, 4)
-        assert (stats.candidates_seen, stats.samples_trained) == (72, 48)
+        assert (stats.steps, stats.selections) == (6, 4)
+        assert (stats.candidates_seen, stats.samples_trained) == (2 * 12 + 4 * 24, 72)
         assert stats.audits == 2
         assert stats.seconds_scoring > 0
         assert stats.seconds_between > 0
@@ -435,7 +437,7 @@ class TestResume:
                 else:
                     yield value
 
-        assert all(v is None or isinstance(v, Tensor | int | float) for v in leaves(state))
+        assert all(v is None or isinstance(v, Tensor | int | float | str) for v in leaves(state))
 
     def test_a_state_of_another_kind_is_refused(self, net: Net) -> None:
         state = Sifter(net, exit="tuned").state_dict()

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from sifting._version import __version__
 
 if TYPE_CHECKING:
+    from sifting.chooser import Selection
     from sifting.exits.additive import AdditiveExit
     from sifting.exits.base import Exit
     from sifting.exits.memory import MemoryExit
     from sifting.exits.tuned import TunedExit
     from sifting.measure.meter import SiftingWarning, Stats
-    from sifting.sifter import Selection, Sifter
+    from sifting.sifter import Sifter
 
 __all__ = [
     "AdditiveExit",
@@ -39,7 +40,7 @@ _HOME = {
     "AdditiveExit": "exits.additive",
     "Exit": "exits.base",
     "MemoryExit": "exits.memory",
-    "Selection": "sifter",
+    "Selection": "chooser",
     "Sifter": "sifter",
     "SiftingWarning": "measure.meter",
     "Stats": "measure.meter",

@@ -1,304 +1,298 @@
-"""Iterating over a loader of candidates, and resuming in the middle of it."""
+"""Iterating over a loader: candidates in, batches to train on out, from any place of an epoch.
+
+DataLoader over a map-style data set   `data.drawing`  candidates are drawn by index
+any other iterable                     `data.pooling`  batches are joined until they suffice
+draws="batch"                          `data.splitting`  each batch of the loader is the candidates
+"""
 
 from __future__ import annotations
 
-import itertools
 import time
-import weakref
-from collections.abc import Iterable, Iterator, Sequence, Sized
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from sifting.data import batch as batches
-from sifting.rng import Streams
+from sifting.chooser import IdChoice, Step
+from sifting.data.drawing import Draw, IndexPosition, IndexSource, draws_by_index
+from sifting.data.pooling import PoolPosition, PoolSource
+from sifting.data.position import Position
+from sifting.data.splitting import BatchSource
+from sifting.select.schedule import candidate_count
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
-DONE = ("batches", "pieces", "samples", "candidates", "ranks")  # what a place says of the past
+KINDS: dict[str, Any] = {"batches": Position, "indices": IndexPosition, "pool": PoolPosition}
+Place = Position | IndexPosition | PoolPosition
+# A training batch, what is known of it, and the place after it.
+Handed = tuple[Any, Step, Place]
+
+
+class Cursor:
+    """Where a sifter is in its loader, between the loaders that are made of it.
+
+    Attributes:
+        position: in the epoch that is iterated; None between epochs.
+        resuming: whether the next iteration goes on from there instead of beginning anew.
+        batches_met: candidate batches since warm-up ended, where they come as batches.
+    """
+
+    def __init__(self) -> None:
+        self.position: Place | None = None
+        self.resuming = False
+        self.batches_met = 0
+
+    def restart(self) -> None:
+        """The next iteration begins an epoch anew."""
+        self.position, self.resuming = None, False
+
+    def state_dict(self) -> dict[str, Any]:
+        position = None if self.position is None else self.position.to_plain()
+        return {"batches_met": self.batches_met, "position": position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        met, position = int(state["batches_met"]), _place(state["position"])
+        self.batches_met, self.position = met, position
+        self.resuming = position is not None
+
+    @staticmethod
+    def divided(states: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
+        """The state that one of `world` ranks goes on with, from those of the ranks that saved."""
+        met, own = int(states[0]["batches_met"]), _place(states[rank % len(states)]["position"])
+        if own is None:
+            return {"batches_met": met, "position": None}
+        if not isinstance(own, Position):
+            raise ValueError(
+                f"a run saved by {len(states)} ranks in the middle of an epoch goes on with as many: each "
+                f"rank has its own place in its own order, and {world} would draw others. Save between epochs "
+                "(state_dict(epoch_over=True)) to go on with another number, or use draws='batch'"
+            )
+        places = [_place(state["position"]) for state in states]
+        if own.pieces:  # trained again from its start, and so met again
+            met -= own.counted
+        known = [place for place in places if isinstance(place, Position)]
+        return {"batches_met": met, "position": own.divided(known, rank, world).to_plain()}
+
+
+def _place(plain: Mapping[str, Any] | None) -> Place | None:
+    if plain is None:
+        return None
+    place: Place = KINDS[plain["kind"]].from_plain(plain)
+    return place
 
 
 class SiftedLoader:
-    """The batches to train on, drawn from a loader of candidates.
+    """The batches to train on, drawn from a loader.
 
-    One candidate batch gives one batch of its kept samples; while nothing is selected (warm-up,
-    after `stop_step`, between `every`), it gives all its samples in batches of the kept size.
     Made by calling a `Sifter` on a loader; it is iterated once an epoch, one loader at a time.
     """
 
     def __init__(self, sifter: Sifter, loader: Iterable[Any]) -> None:
         self.sifter = sifter
         self.loader = loader
+        self._source = self._make_source()
         self._length: int | None = None  # of the epoch that is being iterated
+
+    def _make_source(self) -> IndexSource | PoolSource | BatchSource:
+        sifter, whole = self.sifter, self.sifter.epoch == "steps"
+        if sifter.draws == "batch":
+            return BatchSource(self.loader, sifter.schedule)
+        if draws_by_index(self.loader):
+            return IndexSource(self.loader, whole=whole)
+        return PoolSource(self.loader, whole=whole, pad=sifter.pad)
 
     def __len__(self) -> int:
         """Batches that an iteration gives: the rest of the epoch, where it is resumed."""
-        if self._length is not None:
-            return self._length
-        return self._count()
+        return self._count() if self._length is None else self._length
 
     def _count(self) -> int:
-        sifter = self.sifter
-        sizes = self._sizes()
-        done = sifter.position if sifter.resuming else None
-        skipped = int(done["batches"]) if done else 0
-        pieces = int(done["pieces"]) if done else 0
-        if pieces:  # the warm-up batch that was left half-trained
-            start = sifter.step - pieces
-            total = sifter.schedule.steps(
-                sizes[skipped:],
-                step=start,
-                batch=sifter.batches_met - (start >= sifter.schedule.warmup_steps),
-            )
-            return total - pieces
-        return sifter.schedule.steps(sizes[skipped:], step=sifter.step, batch=sifter.batches_met)
+        sifter, cursor, source = self.sifter, self.sifter.cursor, self._source
+        place = cursor.position if cursor.resuming else None
+        if isinstance(source, BatchSource):
+            assert place is None or isinstance(place, Position)
+            return source.steps(place, step=sifter.step, met=cursor.batches_met)
+        done = 0 if place is None else getattr(place, "steps", 0)
+        if sifter.epoch == "steps":
+            return len(source) - done
+        return source.steps_of_a_pass(self._plan(sifter.step - done)) - done
 
-    def _sizes(self) -> list[int]:
-        """Sizes of the candidate batches of one epoch."""
-        if isinstance(self.loader, Sequence):
-            return [batches.batch_size(candidates) for candidates in self.loader]
-        if not isinstance(self.loader, Sized):
-            raise TypeError(
-                f"a {type(self.loader).__name__} has no length, so neither has what is sifted from it"
-            )
-        count = len(self.loader)
-        schedule = self.sifter.schedule
-        if (
-            self.sifter.step >= schedule.warmup_steps
-            and schedule.every == 1
-            and schedule.stop_step is None
-        ):
-            return [2] * count  # one batch each, whatever their sizes
-        source: Any = self.loader
-        size = getattr(source, "batch_size", None)
-        if size is None:
-            source = getattr(source, "batch_sampler", None)
-            size = getattr(source, "batch_size", None)
-        samples = _sized(getattr(source, "sampler", None), getattr(self.loader, "dataset", None))
-        if not isinstance(size, int) or samples is None:
-            raise TypeError(
-                f"the sizes of a {type(self.loader).__name__}'s batches cannot be told, so the number of "
-                "batches cannot either while nothing is selected (warm-up, every, stop_step)"
-            )
-        sizes = [size] * count
-        if count and not getattr(source, "drop_last", False):
-            sizes[-1] = samples - size * (count - 1)
-        return sizes
+    def _plan(self, before: int) -> Any:
+        """From a step's number in the epoch and its size to how many candidates it has."""
+        sifter = self.sifter
+        schedule = sifter.schedule
+
+        def plan(number: int, size: int) -> int:
+            step = before + number
+            if not schedule.sifts(step=step, batch=step - schedule.warmup_steps):
+                return size
+            return candidate_count(size, schedule.keep_at(step))
+
+        return plan
 
     def __iter__(self) -> Iterator[Any]:
-        sifter = self.sifter
+        sifter, cursor, meter = self.sifter, self.sifter.cursor, self.sifter.meter
         try:
             self._length = self._count()
         except TypeError:  # no length can be told, which only matters to who asks for it
             self._length = None
-        skip = sifter.position if sifter.resuming else None
-        sifter.resuming = False
-        source, position = _order(self.loader, skip)
-        first = skip is None and sifter.meter.counts["candidates_seen"] == 0
-        index = int(skip["batches"]) if skip else 0
-        done_pieces = int(skip["pieces"]) if skip else 0
-        samples = int(skip["samples"]) if skip else 0
-        position.update(batches=index, pieces=done_pieces, samples=samples)
-        sifter.position = position
-        meter = sifter.meter
+        resumed = cursor.position if cursor.resuming else None
+        cursor.resuming = False
+        self._check_place(resumed)
+        source = self._handed(resumed)
+        place: Place | None = resumed
         try:
             while True:
-                begin = time.perf_counter()
-                if not done_pieces:
-                    position["before"] = position.get("fetch")
-                    position["fetch"] = Streams.now()
-                try:
-                    candidates = next(source)
-                except StopIteration:
+                handed = next(source, None)
+                if handed is None:
                     break
-                finally:
-                    meter.seconds["loading"] += time.perf_counter() - begin
-                if first:
-                    self._check(candidates)
-                    first = False
-                sifter.position = position  # that of the loader used last
-                for place, piece in self._pieces(candidates, done_pieces):
-                    position.update(batches=index + (place == 0), pieces=place)
-                    if place == 0:
-                        position["samples"] += batches.batch_size(candidates)
-                    meter.counts["steps"] += 1
-                    sifter.hand_out(piece)
-                    meter.counts["samples_trained"] += sifter.handed
-                    with self._step():
-                        yield piece
-                done_pieces = 0
-                index += 1
-            if sifter.position is position:
-                sifter.position = None
+                batch, step, place = handed
+                cursor.position = place  # that of the loader used last
+                meter.counts["steps"] += 1
+                meter.counts["samples_trained"] += step.size
+                sifter.observer.hand_out(step, batch)
+                with self._step():
+                    yield batch
+            if cursor.position is place:
+                cursor.position = None
         finally:
             self._length = None
 
-    def _pieces(self, candidates: Any, done: int) -> Iterator[tuple[int, Any]]:
-        """What is trained of one candidate batch, with the place to resume at: 0 after the last."""
-        sifter = self.sifter
-        size = batches.batch_size(candidates)
-        step = sifter.step - done
-        schedule, meter = sifter.schedule, sifter.meter
-        fresh = done == 0
-        met = sifter.batches_met - (not fresh and step >= schedule.warmup_steps)
-        if fresh:
-            meter.counts["candidates_seen"] += size
-            sifter.batches_met += step >= schedule.warmup_steps
-            assert sifter.position is not None
-            sifter.position["counted"] = int(step >= schedule.warmup_steps)
-        if schedule.sifts(step=step, batch=met) and (size > 1 or sifter.scope == "global"):
-            yield 0, sifter.sift(candidates, size).batch
-            return
-        sifter.last = None
-        pieces = batches.split(candidates, schedule.count(step=step, size=size))
-        for place, piece in enumerate(pieces[done:], start=done + 1):
-            yield place % len(pieces), piece
+    def _check_place(self, resumed: Place | None) -> None:
+        wanted = {BatchSource: Position, IndexSource: IndexPosition, PoolSource: PoolPosition}
+        if resumed is not None and not isinstance(resumed, wanted[type(self._source)]):
+            raise ValueError(
+                f"cannot resume: the state is a place among {_words(resumed)}, and this loader, a "
+                f"{type(self.loader).__name__} with draws={self.sifter.draws!r}, has none such: give the "
+                "loader and the draws= that the state was saved with"
+            )
 
-    def _check(self, candidates: Any) -> None:
+    def _handed(self, resumed: Any) -> Iterator[Handed]:
+        """Every training batch with what is known of it, its candidates counted and timed."""
+        source = self._source
+        if isinstance(source, BatchSource):
+            yield from self._of_batches(source, resumed)
+        elif isinstance(source, IndexSource):
+            yield from self._of_indices(source, resumed)
+        else:
+            yield from self._of_pool(source, resumed)
+
+    def _timed(self, source: Iterator[Any]) -> Iterator[Any]:
+        """What a source gives, the waiting for it charged to loading.
+
+        Choices made by IDs happen in there, and have a clock of their own.
+        """
+        seconds = self.sifter.meter.seconds
+        while True:
+            begin, scored = time.perf_counter(), seconds["scoring"]
+            found = next(source, source)
+            seconds["loading"] += time.perf_counter() - begin - (seconds["scoring"] - scored)
+            if found is source:
+                return
+            yield found
+
+    def _of_batches(self, source: BatchSource, resumed: Position | None) -> Iterator[Handed]:
+        sifter, meter = self.sifter, self.sifter.meter
+        first = resumed is None and meter.counts["candidates_seen"] == 0
+        for candidates, size, place in self._timed(source.start(resumed)):
+            if first:
+                self._check(candidates, size)
+                first = False
+            if not place.pieces:
+                counted = sifter.step >= sifter.schedule.warmup_steps
+                meter.counts["candidates_seen"] += size
+                sifter.cursor.batches_met += counted
+                place = source.met(counted)
+            step = sifter.step - place.pieces
+            met = sifter.cursor.batches_met - place.counted
+            sifts = sifter.schedule.sifts(step=step, batch=met)
+            if sifts and (size > 1 or sifter.chooser.together is not None):
+                made = sifter.chooser(candidates, size)
+                assert made.selection is not None
+                yield made.selection.batch, made, source.used(size)
+                continue
+            for piece, count in source.pieces(candidates, step=step, size=size):
+                yield piece, Step(count), source.place
+
+    def _of_pool(self, source: PoolSource, resumed: PoolPosition | None) -> Iterator[Handed]:
+        sifter, meter = self.sifter, self.sifter.meter
+        before = sifter.step - (0 if resumed is None else resumed.steps)
+        first = resumed is None and meter.counts["candidates_seen"] == 0
+        for batch, size, drawn, place in self._timed(source.start(resumed, self._plan(before))):
+            meter.counts["candidates_seen"] += drawn
+            if first:
+                self._check(batch, drawn)
+                first = False
+            if drawn == size:
+                yield batch, Step(size), place
+                continue
+            made = sifter.chooser(batch, drawn, size)
+            assert made.selection is not None
+            yield made.selection.batch, made, place
+
+    def _of_indices(self, source: IndexSource, resumed: IndexPosition | None) -> Iterator[Handed]:
+        sifter, meter = self.sifter, self.sifter.meter
+        before = sifter.step - (0 if resumed is None else resumed.steps)
+        first = resumed is None and meter.counts["candidates_seen"] == 0
+        known = isinstance(getattr(self.loader, "dataset", None), Sized)
+        sifter.exit.expect(len(self.loader.dataset) if known else None)  # type: ignore[attr-defined]
+        by_id = sifter.exit.by_id or not sifter.rule.policy.scored
+        everywhere = self._plan(before)
+
+        def choose(number: int, ids: list[Any], size: int) -> Draw:
+            if len(ids) == size:
+                return Draw(ids, size, size, sifts=False)
+            if not by_id:
+                return Draw(ids, size, len(ids), sifts=True)
+            made = sifter.chooser.by_ids(ids, size)
+            ordinal = meter.counts["selections"] + source.sifted_ahead + 1
+            keep = sifter.schedule.keep_at(before + number)
+            audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal)
+            alone = sifter.chooser.together is None
+            read = ids if audited and alone else made.ids
+            choice = {**made.to_plain(), "everything": audited and alone}
+            return Draw(read, len(made.ids), len(ids), sifts=True, choice=choice)
+
+        seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(sifter.seed)))
+        started = source.start(resumed, seed=seed + sifter.step, plan=everywhere, choose=choose)
+        for batch, draw, place in self._timed(started):
+            meter.counts["candidates_seen"] += draw.candidates
+            if first:
+                self._check(batch, draw.candidates)
+                first = False
+            if not draw.sifts:
+                yield batch, Step(draw.size, ids=draw.indices), place
+                continue
+            if draw.choice is not None:
+                plain = dict(draw.choice)
+                everything = bool(plain.pop("everything"))
+                made = sifter.chooser.read(IdChoice(**plain), batch, everything=everything)
+            else:
+                made = sifter.chooser(batch, draw.candidates, draw.size)
+                if sifter.chooser.together is None:  # else samples have moved
+                    made = made.of_ids(draw.indices)
+            assert made.selection is not None
+            yield made.selection.batch, made, place
+
+    def _check(self, candidates: Any, size: int) -> None:
         """What cannot work should fail on the first batch, not when warm-up ends."""
-        sifter = self.sifter
-        keep = sifter.schedule.keep
+        keep = self.sifter.schedule.keep
         if not callable(keep) and keep == 1:
             return  # the plain loop
-        size = batches.batch_size(candidates)
-        if size < 2:
+        if size < 2 and self.sifter.draws == "batch":
             raise ValueError(
                 f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
-                "times the batch you train on"
+                "times the batch you train on, or leave out draws='batch'"
             )
-        sifter.check(candidates)
+        self.sifter.chooser.check(candidates)
 
     def _step(self) -> AbstractContextManager[None]:
         """What is open while the user's step runs: here, from one batch to the next."""
-        return listening(self.sifter, self.sifter.model)
+        return self.sifter.observer.training(self.sifter.model)
 
 
-@contextmanager
-def listening(sifter: Sifter, model: nn.Module) -> Iterator[None]:
-    """Time the user's step, and listen to the model's forward in it."""
-    handle = model.register_forward_hook(Listener(sifter))
-    try:
-        with sifter.meter.time("between", sifter.device):
-            yield
-        sifter.end_step()
-    finally:
-        handle.remove()
-
-
-class Listener:
-    """Forward hook that reads the user's training forward.
-
-    It does not keep the sifter alive, and is mute in a copy: a model that is deep-copied or
-    pickled in the middle of a step takes no sifter with it.
-    """
-
-    def __init__(self, sifter: Sifter | None = None) -> None:
-        self._sifter = None if sifter is None else weakref.ref(sifter)
-
-    def __call__(self, module: Any, args: Any, output: Any) -> None:
-        sifter = None if self._sifter is None else self._sifter()
-        if sifter is not None and not torch.compiler.is_compiling():
-            sifter.read_training_forward(output)
-
-    def __reduce__(self) -> tuple[type[Listener], tuple[()]]:
-        return Listener, ()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Listener:
-        return Listener()
-
-
-def _sized(*sources: Any) -> int | None:
-    """Length of the first that has one."""
-    for source in sources:
-        if isinstance(source, Sized):
-            return len(source)
-    return None
-
-
-def _order(
-    loader: Iterable[Any], skip: dict[str, Any] | None
-) -> tuple[Iterator[Any], dict[str, Any]]:
-    """An iterator over the loader, moved on to where it was left, and the state it started from.
-
-    A shuffling loader draws its order from its generator, or else from torch's global stream,
-    when an epoch starts. To resume, that draw is made again from the same state; the global
-    stream is then put back to where the user has it now. A loader that makes its batches from
-    their numbers may have `fast_forward(count)`, after which its next iteration leaves out the
-    first `count` of them; any other is iterated up to the place.
-    """
-    generators = _generators(loader)
-    if skip is None:
-        started: dict[str, Any] = {"start": Streams.now(), "warm": int(_warm(loader))}
-        started.update({name: generator.get_state() for name, generator in generators.items()})
-        return iter(loader), started
-    here = Streams.now()
-    if skip.get("warm") and not _warm(loader):
-        iter(loader)  # workers that live on draw their seed only when they are first started
-    skip["start"].restore()
-    for name, generator in generators.items():
-        if name in skip:
-            generator.set_state(skip[name].cpu())
-    forward = getattr(loader, "fast_forward", None)
-    if callable(forward):
-        forward(int(skip["batches"]))
-        source = iter(loader)
-        if "ranks" in skip:
-            _check_samples(skip, int(skip["batches"]) * int(getattr(loader, "batch_size", 0)))
-        here.restore()
-        return source, {name: skip[name] for name in skip if name not in DONE}
-    source = iter(loader)
-    # A batch left half-trained is fetched again just as it was the first time. So is the last
-    # one used, and for a loader that looks ahead by a batch (Accelerate's), the one before.
-    last = int(skip["batches"]) - (not skip["pieces"])
-    replayed = {last - 1: skip.get("before"), last: skip["fetch"]}
-    samples = 0
-    for passed in range(last + 1):
-        if passed and replayed.get(passed) is not None:
-            replayed[passed].restore()
-        candidates = next(source, source)
-        if candidates is source:
-            raise ValueError(
-                f"cannot resume: the loader ended after {passed} batches, but {last + 1} had been "
-                "used; give the loader that the state was saved with"
-            )
-        if "ranks" in skip and passed < skip["batches"]:
-            samples += batches.batch_size(candidates)
-    if "ranks" in skip:
-        _check_samples(skip, samples)
-    if skip["pieces"]:
-        source = itertools.chain([candidates], source)
-    here.restore()
-    return source, {name: skip[name] for name in skip if name not in DONE}
-
-
-def _check_samples(skip: dict[str, Any], samples: int) -> None:
-    if samples != skip["samples"]:
-        raise ValueError(
-            f"cannot resume on {skip['ranks']} ranks: {skip['candidates']} candidates had been used in "
-            f"{skip['batches']} batches, and that many batches of this loader hold {samples} on this rank, "
-            f"not {skip['samples']}. Keep the number of candidates that all ranks together draw a step"
-        )
-
-
-def _warm(loader: Any) -> bool:
-    """Whether a loader with persistent workers has started them."""
-    return bool(getattr(loader, "persistent_workers", False) and getattr(loader, "_iterator", None))
-
-
-def _generators(loader: Any) -> dict[str, torch.Generator]:
-    """The generators that a loader, its samplers and theirs draw from, by where they are."""
-    found: dict[str, torch.Generator] = {}
-    open_nodes = [("loader", loader)]
-    while open_nodes:
-        path, node = open_nodes.pop(0)
-        generator = getattr(node, "generator", None)
-        if isinstance(generator, torch.Generator) and generator not in found.values():
-            found[path] = generator
-        for name in ("batch_sampler", "sampler"):
-            child = getattr(node, name, None)
-            if child is not None and path.count(".") < 3:
-                open_nodes.append((f"{path}.{name}", child))
-    return found
+def _words(place: Place) -> str:
+    if isinstance(place, Position):
+        return "candidate batches"
+    return "indices of a DataLoader" if isinstance(place, IndexPosition) else "pooled batches"

@@ -1,4 +1,4 @@
-"""The global random streams of a process: kept, put back, and saved as plain numbers."""
+"""The state of a process's global random number generators: kept, put back, saved as plain numbers."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import torch
 from torch import Tensor
 
 
-def save_streams() -> dict[str, Any]:
+def save_random_state() -> dict[str, Any]:
     """All global streams of this process, its GPUs' too, as tensors and numbers for a checkpoint."""
-    streams = Streams.now().to_plain()
+    state = RandomState.now().to_plain()
     if torch.cuda.is_available():
-        streams["cuda"] = torch.cuda.get_rng_state()
-    return streams
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
 
 
-def load_streams(streams: Mapping[str, Any]) -> None:
-    """Put the streams back to what `save_streams` gave."""
-    Streams.from_plain(streams).restore()
+def load_random_state(streams: Mapping[str, Any]) -> None:
+    """Put the streams back to what `save_random_state` gave."""
+    RandomState.from_plain(streams).restore()
     if "cuda" in streams and torch.cuda.is_available():
         torch.cuda.set_rng_state(streams["cuda"].cpu())
 
 
 @dataclass(frozen=True)
-class Streams:
+class RandomState:
     """State of the global streams of torch (CPU), Python and, where it is in use, NumPy.
 
-    >>> streams = Streams.now()
+    >>> streams = RandomState.now()
     >>> first = torch.rand(()), random.random()
     >>> streams.restore()
     >>> first == (torch.rand(()), random.random())
     True
-    >>> Streams.from_plain(streams.to_plain()).restore()
+    >>> RandomState.from_plain(streams.to_plain()).restore()
     >>> first == (torch.rand(()), random.random())
     True
     """
@@ -46,7 +46,7 @@ class Streams:
     numpy: Any = None
 
     @classmethod
-    def now(cls) -> Streams:
+    def now(cls) -> RandomState:
         """As they are: some microseconds, so that it can be done at every step."""
         numpy = sys.modules.get("numpy")
         state = None if numpy is None else numpy.random.get_state()
@@ -77,7 +77,7 @@ class Streams:
         return plain
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Streams:
+    def from_plain(cls, plain: Mapping[str, Any]) -> RandomState:
         """Back from what `to_plain` gave."""
         python = plain["python"]
         state = python["version"], tuple(python["words"].tolist()), python["gauss"]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import MemoryExit, Sifter, SiftingWarning, TunedExit
-from sifting.exits.memory import UNHEARD, scores_of
-from sifting.loader import SiftedLoader, listening
+from sifting.exits.memory import MISSED, scores_of
+from sifting.loader import SiftedLoader
 from tests.helpers.models import Net
 
 
@@ -37,7 +37,8 @@ def loader(count: int = 48, size: int = 12, seed: int = 0) -> DataLoader[Any]:
 def memory(model: nn.Module, size: int = 48, **options: Any) -> Sifter:
     revisit = options.pop("revisit", 0.1)
     exit = MemoryExit(size, revisit=revisit)
-    return Sifter(model, **{"exit": exit, "ids": 2, "score": "loss", **options})
+    options = {"exit": exit, "ids": 2, "score": "loss", "draws": "batch", **options}
+    return Sifter(model, **options)
 
 
 def train(model: nn.Module, batches: Any, steps: int | None = None) -> list[Tensor]:
@@ -80,7 +81,7 @@ def test_it_keeps_the_highest_losses_as_last_trained(net: Net) -> None:
 def test_scoring_runs_nothing(net: Net) -> None:
     sifter = memory(net, audit_every=0)
     calls = []
-    sifter.check(next(iter(loader())))  # how the model is called is found out once
+    sifter.chooser.check(next(iter(loader())))  # how the model is called is found out once
     net.register_forward_hook(lambda *_: calls.append(sifter.scoring))
     steps = len(train(net, sifter(loader())))
     assert calls == [False] * steps
@@ -199,8 +200,6 @@ def test_numbers_by_a_function_of_the_batch(net: Net) -> None:
     ("options", "message"),
     [
         ({"score": "entropy"}, "score='entropy': a MemoryExit remembers losses"),
-        ({"ids": None}, "pass ids= to the Sifter"),
-        ({"scope": "global"}, "scope='global' moves samples"),
         ({"trim": 0.1}, "trim=0.1 leaves out the highest scores"),
     ],
 )
@@ -228,10 +227,10 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
 def test_bad_numbers_are_named(net: Net) -> None:
     x, y, index = next(iter(loader()))
     with pytest.raises(
-        ValueError, match=r"the number \d+, but a MemoryExit\(5\) has numbers from 0 to 4"
+        ValueError, match=r"the ID \d+ is not one of a MemoryExit\(5\), .* go from 0 to 4"
     ):
         memory(net, size=5).select((x, y, index + 5))
-    with pytest.raises(ValueError, match="the number -1"):
+    with pytest.raises(ValueError, match="the ID -1"):
         memory(net).select((x, y, torch.full((12,), -1)))
     with pytest.raises(ValueError, match=r"ids='row' is not in the batch \(\['labels', 'x'\]\)"):
         memory(Keyed(), ids="row").select({"x": x, "labels": y})
@@ -255,7 +254,7 @@ def test_one_exit_serves_one_sifter_and_one_size(net: Net) -> None:
 def test_losses_that_never_arrive_are_reported(net: Net) -> None:
     sifter = memory(net, audit_every=0)
     with pytest.warns(SiftingWarning, match="did not reach the MemoryExit"):
-        for _ in range(-(-UNHEARD // 4)):
+        for _ in range(-(-MISSED // 4)):
             for x, _, _ in sifter(loader()):
                 net(x[:2])  # in smaller pieces, which cannot be told apart
 
@@ -300,12 +299,13 @@ class Ahead(SiftedLoader):
 
 def test_batches_drawn_ahead_are_not_losses_gone_missing(net: Net) -> None:
     sifter = memory(net, audit_every=0)
-    epochs = -(-UNHEARD // 4)
-    drawn = [(batch, sifter.handout) for _ in range(epochs) for batch in Ahead(sifter, loader())]
-    assert len(drawn) > UNHEARD  # and no warning, which would be an error here
-    for (x, y, index), handout in drawn:
-        sifter.handout = handout
-        with listening(sifter, net):
+    epochs = -(-MISSED // 4)
+    drawn = [
+        (batch, sifter.observer.current) for _ in range(epochs) for batch in Ahead(sifter, loader())
+    ]
+    assert len(drawn) > MISSED  # and no warning, which would be an error here
+    for (x, y, index), step in drawn:
+        with sifter.observer.training(net, step):
             losses = F.cross_entropy(net(x), y, reduction="none")
         assert torch.allclose(sifter.exit.state_dict()["losses"][index], losses.detach())
 
@@ -314,10 +314,11 @@ def test_a_batch_drawn_ahead_is_counted_by_its_own_choice(net: Net) -> None:
     x, y, _ = next(iter(loader()))
     sifter = Sifter(net, exit="last", score="loss", explore=0.5, audit_every=0)
     sifter.select((x, y))
-    handout = sifter.handout
+    step = sifter.observer.current
     sifter.select((x[:4], y[:4]))  # the last of an epoch is smaller
-    sifter.handout = handout
-    sifter.observe(torch.ones(6))
+    with sifter.observer.training(net, step):
+        sifter.observe(torch.ones(6))
+        assert len(sifter.weights) == 6
     assert sifter.meter.observed == 1
 
 

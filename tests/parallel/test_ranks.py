@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from sifting import Sifter
-from sifting.parallel.checkpoint import latest, load, state_of
+from sifting.checkpoint import latest, load, state_of
 
 SCRIPTS = Path(__file__).parent / "scripts"
 sys.path.insert(0, str(SCRIPTS))

@@ -8,13 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sifting.select.policies import (
-    POLICIES,
-    Rule,
-    choose,
-    explored_count,
-    inclusion_probabilities,
-)
+from sifting.select.choice import Rule, choose, explored_count
+from sifting.select.policies import POLICIES, Draw, Percentile, find_policy, inclusion_probabilities
 
 score_lists = st.lists(st.floats(0, 100, width=32), min_size=2, max_size=24)
 
@@ -30,8 +25,7 @@ def test_any_policy_keeps_exactly_that_many_distinct_candidates_in_order(
     scores = torch.tensor(values)
     count = data.draw(st.integers(1, len(values)))
     options: dict[str, Any] = {
-        "policy": data.draw(st.sampled_from(POLICIES)),
-        "beta": data.draw(st.floats(0, 5)),
+        "policy": data.draw(st.sampled_from([*POLICIES.values(), Percentile(beta=2.5)])),
         "trim": data.draw(st.floats(0, 1 - count / len(values))),
         "explore": data.draw(st.floats(0, 1)),
     }
@@ -102,7 +96,7 @@ def test_percentile_prefers_high_ranks_and_beta_sharpens() -> None:
         hits = 0
         for _ in range(500):
             kept = choose(
-                torch.arange(20.0), 10, generator=g, policy="percentile", beta=beta
+                torch.arange(20.0), 10, generator=g, policy=Percentile(beta=beta)
             ).indices_K
             hits += int((kept >= 10).sum())
         top_half.append(hits / 5000)
@@ -120,7 +114,7 @@ def test_proportional_weights_make_the_weighted_mean_unbiased(explore: float) ->
     estimates = torch.empty(draws, dtype=torch.float64)
     hits = torch.zeros(8, dtype=torch.float64)
     for i in range(draws):
-        choice = choose(scores, 4, generator=g, policy="proportional", explore=explore)
+        choice = choose(scores, 4, generator=g, policy=POLICIES["proportional"], explore=explore)
         estimates[i] = (choice.weights_K.double() * values[choice.indices_K]).mean()
         hits[choice.indices_K] += 1
     error = estimates.std() / math.sqrt(draws)
@@ -139,7 +133,7 @@ def test_inclusion_probabilities_add_up(values: list[float], data: st.DataObject
 
 def test_dropped_scores_rank_last() -> None:
     scores = torch.tensor([-math.inf, 0.0, -math.inf, 2.0])
-    for policy in POLICIES:
+    for policy in POLICIES.values():
         for explore in (0.0, 0.5, 1.0):
             kept = choose(
                 scores, 2, generator=generator(), policy=policy, explore=explore
@@ -156,8 +150,6 @@ def test_trim_and_count_must_fit() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"policy": "best"}, "policy='best' is unknown: choose one of top"),
-        ({"beta": -1.0}, "beta=-1.0"),
         ({"trim": 1.0}, r"trim=1.0 is not in \[0, 1\)"),
         ({"explore": 1.5}, r"explore=1.5 is not in \[0, 1\]"),
     ],
@@ -169,9 +161,79 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
 
 def test_proportional_refuses_negative_scores() -> None:
     with pytest.raises(ValueError, match="at least 0, got -2"):
-        choose(torch.tensor([-2.0, 1.0]), 1, generator=generator(), policy="proportional")
+        choose(torch.tensor([-2.0, 1.0]), 1, generator=generator(), policy=POLICIES["proportional"])
 
 
 def test_count_must_fit() -> None:
     with pytest.raises(ValueError, match="count=5: choose between 1 and the 4"):
         choose(torch.ones(4), 5, generator=generator())
+
+
+def test_a_policy_is_a_name_an_object_or_a_function() -> None:
+    assert find_policy("percentile") == Percentile()
+    own = Percentile(beta=2)
+    assert find_policy(own) is own
+    seen: list[list[float]] = []
+
+    def lowest(scores: torch.Tensor, count: int, g: torch.Generator) -> torch.Tensor:
+        seen.append(scores.tolist())
+        return scores.argsort()[:count]
+
+    scores = torch.tensor([0.5, 0.1, 0.9, 0.3])
+    policy = find_policy(lowest)
+    assert policy.name == "lowest"
+    choice = choose(scores, 2, generator=generator(), policy=policy)
+    assert choice.indices_K.tolist() == [1, 3]
+    assert seen == [pytest.approx(scores.tolist())]  # in the order of the candidates
+    kept = choose(scores, 2, generator=generator(), policy=policy, trim=0.25).indices_K
+    assert kept.tolist() == [1, 3]
+    assert len(seen[1]) == 3  # what is trimmed cannot be chosen
+
+
+def test_a_policy_of_a_users_own_is_an_object_with_draw() -> None:
+    class Weighted:
+        name, scored = "weighted", True
+
+        def draw(self, scores: torch.Tensor, count: int, g: torch.Generator) -> Draw:
+            chance = torch.full((len(scores),), count / len(scores), dtype=torch.float64)
+            return Draw(torch.arange(count), chance)
+
+    choice = choose(torch.arange(4.0), 2, generator=generator(), policy=find_policy(Weighted()))
+    assert choice.indices_K.tolist() == [2, 3]
+    assert choice.weights_K.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "message"),
+    [
+        ("best", ValueError, "policy='best' is unknown: choose one of top"),
+        (7, TypeError, "policy=7: give a name"),
+        (Percentile, TypeError, "give a name"),
+    ],
+)
+def test_what_is_no_policy_is_named(policy: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        find_policy(policy)
+
+
+def test_beta_must_be_a_number() -> None:
+    with pytest.raises(ValueError, match=r"beta=-1\.0"):
+        Percentile(beta=-1.0)
+    with pytest.raises(TypeError, match="beta='much'"):
+        Percentile(beta="much")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (lambda s, n, g: [0, 1], "it returned list"),
+        (lambda s, n, g: torch.tensor([0.0, 1.0]), "as a tensor of whole numbers"),
+        (lambda s, n, g: torch.tensor([1, 1]), r"it returned \[1, 1\]"),
+        (lambda s, n, g: torch.tensor([0]), r"must return 2 different indices below 4"),
+        (lambda s, n, g: torch.tensor([0, 4]), r"it returned \[0, 4\]"),
+        (lambda s, n, g: torch.tensor([-1, 0]), r"it returned \[-1, 0\]"),
+    ],
+)
+def test_what_a_function_returns_is_checked(found: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        choose(torch.ones(4), 2, generator=generator(), policy=find_policy(found))

@@ -68,8 +68,7 @@ class Trial:
         sifter = self.engine.sifter
         # as the run will have it, before selection and audits are forced
         self.schedule, self.audit_every = sifter.schedule, sifter.auditor.every
-        sifter.schedule = replace(self.schedule, warmup_steps=0, stop_step=None, every=1)
-        sifter.auditor.every, sifter.auditor.silent, sifter.auditor.log = 1, True, None
+        sifter.rehearse()
         self.readings: dict[str, list[float]] = {name: [] for name in OPERATIONS}
 
     def step(self, *, keep: bool) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sifting.compare.workload import Target, seed_all
-from sifting.rng import load_streams, save_streams
+from sifting.rng import load_random_state, save_random_state
 from sifting.training.engine import Diverged, Engine
 from sifting.training.recipe import Common, assemble
 from sifting.training.run_folder import RunError, RunFolder, read_run, write_json
@@ -79,14 +79,14 @@ class Turn:
         )
         write_json(cell.path / "reference.json", cell.table)
         self.status: str | None = None
-        self._streams: dict[str, Any] | None = save_streams()  # until the engine keeps them
+        self._streams: dict[str, Any] | None = save_random_state()  # until the engine keeps them
 
     def advance(self, goal: int) -> None:
         """Train until an update; a run that diverges, or is done, is over."""
         if self.status is not None:
             return
         if self._streams is not None:
-            load_streams(self._streams)
+            load_random_state(self._streams)
             self._streams = None
         try:
             with warnings.catch_warnings(record=True) as caught:

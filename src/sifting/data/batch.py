@@ -102,18 +102,18 @@ def split(batch: T, count: int) -> list[T]:
     ]
 
 
-def shell(batch: T) -> T:
+def shallow_copy(batch: T) -> T:
     """The same members in a container of their own, which stays whole if the other is emptied.
 
     >>> batch = {"x": torch.zeros(2)}
-    >>> kept = shell(batch)
+    >>> kept = shallow_copy(batch)
     >>> _ = batch.pop("x")
     >>> list(kept)
     ['x']
 
     So do the containers inside.
     """
-    return _rebuild(batch, shell)  # type: ignore[no-any-return]
+    return _rebuild(batch, shallow_copy)  # type: ignore[no-any-return]
 
 
 def to_device(batch: T, device: torch.device) -> T:

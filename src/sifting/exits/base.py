@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,16 +12,64 @@ from torch import Tensor, nn
 from sifting.model.call import Call
 from sifting.model.objective import Score
 from sifting.model.plan import Plan
+from sifting.parallel.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a sifter asks of its exit: everything an exit may have to refuse.
+
+    Attributes:
+        score: what candidates are scored by.
+        scope: "rank" or "global".
+        call: how batches go through the model.
+        trim: share of the highest scores that is never kept.
+    """
+
+    score: Score
+    scope: str
+    call: Call
+    trim: float = 0.0
+
+
+@dataclass(frozen=True)
+class TrainedBatch:
+    """A batch that is being trained, as an exit that observes is told of it.
+
+    Attributes:
+        call: how batches go through the model.
+        members: the batch.
+        ids: the samples' IDs, where the sifter drew them itself.
+    """
+
+    call: Call
+    members: Any
+    ids: Sequence[Any] | None = None
 
 
 class Exit(ABC):
-    """Scores candidates at some depth of a model."""
+    """Scores candidates at some depth of a model.
+
+    What the library wants to know of an exit is said here, and nowhere asked in another way.
+    """
 
     runs = True  # whether it runs the model to score
     observes = False  # whether it wants to be told the exact loss of everything that is trained
+    by_id = False  # whether it scores by the samples' IDs alone, before anything is read
+    learns = False  # whether it has weights of its own, which ranks of one model train together
+    shardable = False  # whether it can score a model whose parameters are spread over ranks
+    default_score: Score = "entropy"  # where the user names none
+    default_explore = 0.0  # share of random picks, where the user names none
 
-    def suits(self, *, score: Score, scope: str, call: Call, trim: float) -> None:  # noqa: B027
+    def suits(self, setting: Setting) -> None:  # noqa: B027
         """Raise at construction where the sifter's other arguments do not go with this exit."""
+
+    def join(self, ranks: Ranks) -> None:  # noqa: B027
+        """Take note of the ranks that train the same model on other data, where `learns` is set.
+
+        `ranks.average(grads, weight)` gives the mean of all ranks' gradients: all of them call it
+        in each `learn`, or none.
+        """
 
     @abstractmethod
     def bind(self, model: nn.Module, stack: str | None) -> None:
@@ -43,17 +92,27 @@ class Exit(ABC):
                 the next `learn`.
         """
 
+    def expect(self, samples: int | None) -> None:  # noqa: B027
+        """Take note of how many samples the data set has, where their IDs are its indices."""
+
+    def score_ids(self, ids: Sequence[Any]) -> Tensor:
+        """One score for each ID, where `by_id` is set; the samples are candidates of a step."""
+        raise TypeError(f"{type(self).__name__} does not score by IDs")
+
     def learn(self, plan: Plan) -> None:  # noqa: B027 - most exits have nothing to learn
         """Train the exit's own weights, if it has any, on the samples scored for that."""
 
-    def observe(self, call: Call, batch: Any, losses: Tensor) -> None:  # noqa: B027
+    def observe(self, trained: TrainedBatch, losses_B: Tensor) -> None:  # noqa: B027
         """Take in the exact losses of a batch that is being trained, in warm-up too.
 
         Called with every batch where `observes` is set. The losses are of the user's own forward,
         and may not be there yet on a GPU.
         """
 
-    def unheard(self) -> None:  # noqa: B027
+    def end_step(self) -> None:  # noqa: B027
+        """Take note that a training step is over: on all ranks alike, so that they may talk."""
+
+    def missed(self) -> None:  # noqa: B027
         """Take note that a batch was trained whose losses did not arrive, where they are wanted."""
 
     def state_dict(self) -> dict[str, Any]:

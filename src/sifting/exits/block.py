@@ -30,6 +30,8 @@ class BlockExit(Exit):
         at: block number from 1, "last", or the dotted path of a block.
     """
 
+    shardable = True
+
     def __init__(self, at: int | str) -> None:
         if isinstance(at, bool) or not isinstance(at, int | str):
             raise TypeError(f"exit={at!r}: give a block number from 1, 'last', or a module's path")

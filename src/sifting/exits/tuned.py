@@ -28,6 +28,7 @@ from sifting.model.find import exit_in_stack, find_stack, get_module
 from sifting.model.objective import Part, Rows, Score, part_losses, rows_of
 from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
+from sifting.parallel.ranks import Ranks
 
 WIDEST = 2048  # pooled features that a head of its own gets at most
 
@@ -54,6 +55,9 @@ class TunedExit(Exit):
         rows: labelled positions, at most, that one update of a translator uses.
     """
 
+    learns = True
+    default_explore = 0.25  # an insurance: even a tuned exit decays on data seen many times
+
     def __init__(self, at: int | str | None = None, *, lr: float = 1e-2, rows: int = 512) -> None:
         if at is not None and (isinstance(at, bool) or not isinstance(at, int | str)):
             raise TypeError(f"at={at!r}: give a block number from 1, or a module's path")
@@ -66,7 +70,15 @@ class TunedExit(Exit):
         self.k = 0
         self.path = ""
         self.predictors: dict[str, Predictor] = {}
-        self.average: Average | None = None  # over ranks, where they train one model
+        self._average: Average | None = None  # over ranks, where they train one model
+
+    @property
+    def shardable(self) -> bool:  # type: ignore[override]
+        """At a block of a stack; elsewhere the model's forward is left in the middle."""
+        return self.stack is not None
+
+    def join(self, ranks: Ranks) -> None:
+        self._average = ranks.average
 
     def __repr__(self) -> str:
         where = self.path or (f"block {self.k} of {self.stack.path}" if self.stack else self.at)
@@ -223,7 +235,7 @@ class TunedExit(Exit):
     def learn(self, plan: Plan) -> None:
         """One update of each predictor, on all that was scored since the last."""
         for predictor in self.predictors.values():
-            predictor.step(self.average)
+            predictor.step(self._average)
 
     def _predictor(
         self, name: str, device: torch.device, build: Callable[[], Predictor]

@@ -10,6 +10,7 @@ on_save_checkpoint, on_load_   the sifter's state and the random streams, in the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
@@ -20,9 +21,9 @@ import torch.distributed as dist
 from lightning.pytorch.trainer.states import RunningStage
 from torch.utils.data import DataLoader
 
-from sifting.integrations.counts import loggable
-from sifting.loader import SiftedLoader, listening
-from sifting.rng import Streams
+from sifting.chooser import Step
+from sifting.loader import SiftedLoader
+from sifting.rng import RandomState
 from sifting.sifter import Sifter
 
 KEY = "sifter"  # in Lightning's checkpoints
@@ -33,7 +34,7 @@ class SiftCallback(pl.Callback):
 
     sifting = SiftCallback(Sifter(module.model, exit=1, score="loss", keep=0.5))
     trainer = Trainer(callbacks=[sifting])
-    trainer.fit(module, sifting.loader(loader))    # the loader yields twice the batch you train on
+    trainer.fit(module, sifting.loader(loader))    # the loader you have
 
     Args:
         sifter: of the model that the LightningModule trains.
@@ -47,18 +48,12 @@ class SiftCallback(pl.Callback):
         self.saved: Mapping[str, Any] | None = None  # from a checkpoint, until the first batch
         self._loader: LightningLoader | None = None
         self._open = ExitStack()
+        self.steps: deque[Step | None] = deque()  # handed out and not yet trained
 
     def loader(self, loader: Iterable[Any]) -> LightningLoader:
         """The batches to train on, for `Trainer.fit` or `train_dataloader`."""
         if isinstance(loader, SiftedLoader):
             raise TypeError("the loader is sifted already: pass the loader of candidates")
-        try:
-            len(loader)  # type: ignore[arg-type]
-        except TypeError:
-            raise ValueError(
-                f"a {type(loader).__name__} without a length: Lightning would fetch, and so score, each "
-                "batch before the update that precedes it. Give the dataset a __len__"
-            ) from None
         self._loader = LightningLoader(self, loader)
         if self.trainer is not None:  # asked for by Lightning, from `train_dataloader`
             self._loader.divide(self.trainer)
@@ -68,14 +63,11 @@ class SiftCallback(pl.Callback):
         """Check what can be known before the first batch."""
         if stage != "fit":
             return
-        schedule, often = self.sifter.schedule, trainer.reload_dataloaders_every_n_epochs
-        varies = schedule.warmup_steps or schedule.every > 1 or schedule.stop_step is not None
-        if varies and often != 1 and trainer.max_epochs != 1:
+        sifter = self.sifter
+        if (sifter.draws, sifter.epoch) != ("samples", "steps"):
             raise ValueError(
-                f"warmup_steps={schedule.warmup_steps}, every={schedule.every}, "
-                f"stop_step={schedule.stop_step} make epochs of differing lengths, and Lightning takes "
-                f"them all to be like the first (reload_dataloaders_every_n_epochs={often}): pass "
-                "reload_dataloaders_every_n_epochs=1 to the Trainer"
+                f"draws={sifter.draws!r}, epoch={sifter.epoch!r}: Lightning counts steps and epochs by its own "
+                "loader: leave them out"
             )
         own = {id(p) for p in pl_module.parameters()}
         if not any(id(p) in own for p in self.sifter.model.parameters()):
@@ -96,7 +88,14 @@ class SiftCallback(pl.Callback):
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """A step begins."""
-        self._open.enter_context(listening(self.sifter, self.sifter.model))
+        if not self.steps:
+            raise ValueError(
+                "a batch that was not sifted: SiftCallback is among the callbacks, and the Trainer trains on a "
+                "loader that it did not make. Pass sifting.loader(loader) to Trainer.fit, or return it from "
+                "train_dataloader"
+            )
+        step = self.steps.popleft()
+        self._open.enter_context(self.sifter.observer.training(self.sifter.model, step))
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -104,7 +103,7 @@ class SiftCallback(pl.Callback):
         """A step is done."""
         self._open.close()
         if trainer.loggers and trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
-            pl_module.log_dict({k: float(v) for k, v in loggable(self.sifter.stats()).items()})
+            pl_module.log_dict({k: float(v) for k, v in self.sifter.stats().scalars().items()})
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """The next epoch has its own length."""
@@ -119,12 +118,11 @@ class SiftCallback(pl.Callback):
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Put the sifter's state into the checkpoint."""
         over = trainer.fit_loop.epoch_loop.batch_progress.is_last_batch
-        state = self.sifter.state_dict()
         device = self.sifter.device
         own = {
-            "sifter": {**state, "position": None} if over else state,
+            "sifter": self.sifter.state_dict(epoch_over=over),
             "done": 0 if over else self.done,
-            "streams": Streams.now().to_plain(),
+            "streams": RandomState.now().to_plain(),
             "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
         }
         # every process comes here, but only the first one's checkpoint is written
@@ -178,13 +176,15 @@ class LightningLoader(SiftedLoader):
         if callback.saved is None:
             callback.before = 0
         else:
-            Streams.from_plain(callback.saved["streams"]).restore()
+            RandomState.from_plain(callback.saved["streams"]).restore()
             if callback.saved["cuda"] is not None:
                 torch.cuda.set_rng_state(callback.saved["cuda"].cpu(), self.sifter.device)
             callback.saved = None
         callback.done = callback.before
+        callback.steps.clear()
         for batch in super().__iter__():
             callback.done += 1
+            callback.steps.append(self.sifter.observer.current)
             yield batch
 
     def end_epoch(self) -> None:
@@ -197,6 +197,7 @@ class LightningLoader(SiftedLoader):
             self.loader = trainer._data_connector._prepare_dataloader(
                 self.loader, shuffle=True, mode=RunningStage.TRAINING
             )
+            self._source = self._make_source()
 
     def state_dict(self) -> dict[str, Any]:
         """Tells Lightning that the loader can be resumed; the callback keeps its state."""

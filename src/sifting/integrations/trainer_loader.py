@@ -2,65 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from sifting.integrations.counts import Epochs
 from sifting.loader import SiftedLoader
-from sifting.sifter import Sifter
 
 
 class TrainLoader(SiftedLoader):
-    """Sifted batches; anything else that is asked of it, the loader of candidates answers.
-
-    Args:
-        size: candidates in a batch.
-        world_size: processes that the dataset is divided among.
-    """
-
-    def __init__(
-        self, sifter: Sifter, loader: Iterable[Any], size: int, *, world_size: int = 1
-    ) -> None:
-        super().__init__(sifter, loader)
-        self._size, self._world_size = size, world_size
+    """Sifted batches; anything else that is asked of it, the Trainer's own loader answers."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "loader":  # not there yet, while it is unpickled
             raise AttributeError(name)
         return getattr(self.loader, name)
 
-    @property
-    def sized(self) -> bool:
-        """Whether the number of candidate batches is known."""
-        try:
-            len(self.loader)  # type: ignore[arg-type]
-        except TypeError:
-            return False
-        return True
-
-    def epochs(self, accumulation: int, *, afresh: bool) -> Epochs:
-        """The lengths of the epochs to come, or of all where a run is taken up again."""
-        sifter = self.sifter
-        return Epochs(
-            sifter.schedule,
-            self._sizes(),
-            step=0 if afresh else sifter.step,
-            batch=0 if afresh else sifter.batches_met,
-            accumulation=accumulation,
-        )
-
-    def _sizes(self) -> list[int]:
-        count = len(self.loader)  # type: ignore[arg-type]
-        sizes = [self._size] * count
-        samples = len(self.loader.dataset)  # type: ignore[attr-defined]
-        # over several processes, Accelerate fills the last batch up from the first
-        if self._world_size == 1 and samples < self._size * count:
-            sizes[-1] = samples - self._size * (count - 1)
-        return sizes
+    def __len__(self) -> int:
+        """Of a whole epoch, also where one is resumed."""
+        return len(self.loader)  # type: ignore[arg-type]
 
     def _step(self) -> AbstractContextManager[None]:
         # Several batches are fetched before the first is trained, and an epoch's last stays open

@@ -59,13 +59,29 @@ class Auditor:
         self.meter = meter
         self.every = every
         self.log = None if log is None else Path(log)
+        self._logs = log is not None
+        self._random = silent
         self.by_loss = by_loss
         self.silent = silent
 
-    def due(self, keep: float) -> bool:
-        """Whether the selection just made is to be audited."""
+    @property
+    def wants_early(self) -> bool:
+        """Whether the log needs the exit's own losses beside the scores.
+
+        The same on every rank, though one writes: they have to run the model equally often.
+        """
+        return self._logs and not self._random and not self.by_loss
+
+    def due(self, keep: float, selection: int | None = None) -> bool:
+        """Whether a selection is to be audited.
+
+        Args:
+            keep: the share that is kept.
+            selection: its number, from 1; by default the one just made.
+        """
         every = default_period(keep) if self.every is None else self.every
-        return every > 0 and self.meter.counts["selections"] % every == 0
+        number = self.meter.counts["selections"] if selection is None else selection
+        return every > 0 and number % every == 0
 
     def judge(
         self,

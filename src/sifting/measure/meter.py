@@ -5,6 +5,7 @@ Shapes: B candidates, K kept.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections import deque
@@ -16,8 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sifting.data.position import divide
+
 WINDOW = 10  # audits that the figures of selection quality are averaged over
 FEWEST = 3  # audits before anything is concluded from them
+QUALITY = ("recall", "rank_correlation", "rho_approx", "rho_explored", "misclassified")
 SPAN = 100  # training steps whose random picks give one reading of ρ
 
 
@@ -125,6 +129,11 @@ class Stats(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(fields(self))
+
+    def scalars(self) -> dict[str, float]:
+        """What a logger can plot, under the names that all our logs have; what is unknown left out."""
+        names = (*QUALITY, "scoring_share", "candidates_seen", "samples_trained")
+        return {f"sifting/{name}": self[name] for name in names if self[name] is not None}
 
     def __str__(self) -> str:
         kept = self.samples_trained / self.candidates_seen if self.candidates_seen else 0.0
@@ -325,3 +334,18 @@ class Meter:
         self.windows = deque((float(v) for v in state["windows"]), maxlen=WINDOW)
         self.warned = set(state["warned"])
         self._events = []
+
+    @staticmethod
+    def divided(states: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
+        """The state that one of `world` ranks goes on with, from those of the ranks that saved.
+
+        Samples seen and trained are divided so that their sums stay; times are means.
+        """
+        state = copy.deepcopy(dict(states[rank % len(states)]))
+        for name in ("candidates_seen", "samples_trained"):
+            total = sum(int(theirs["counts"][name]) for theirs in states)
+            state["counts"][name] = divide(total, rank, world)
+        for clock in state["seconds"]:
+            values = [float(theirs["seconds"][clock]) for theirs in states]
+            state["seconds"][clock] = sum(values) / len(values)
+        return state

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,8 +48,8 @@ class Call:
                 "function of the batch"
             )
 
-    def ids_of(self, batch: Any) -> Tensor:
-        """The number of each sample in the data set.
+    def ids_of(self, batch: Any) -> Sequence[Any]:
+        """The ID of each sample: whole numbers as a tensor, anything else hashable as a list.
 
         >>> Call(ids="index").ids_of({"x": torch.zeros(2, 3), "index": [7, 4]})
         tensor([7, 4])
@@ -62,15 +62,18 @@ class Call:
             )
             raise ValueError(
                 f"ids={self.ids!r} is not in the batch ({members}): let the loader yield the samples' "
-                "numbers, or pass ids=lambda batch: …"
+                "IDs, or pass ids=lambda batch: …"
             ) from error
+        if isinstance(found, list | tuple) and any(isinstance(one, str | tuple) for one in found):
+            return list(found)
         ids_B = torch.as_tensor(found)
         if ids_B.ndim != 1 or ids_B.is_floating_point() or ids_B.dtype == torch.bool:
             raise ValueError(
                 f"ids={self.ids!r} gave a tensor of {ids_B.dtype} and shape {tuple(ids_B.shape)}: a whole "
-                "number for each sample is needed"
+                "number, a string or a tuple for each sample is needed"
             )
-        return ids_B.long()
+        ids: Sequence[Any] = ids_B.long()  # type: ignore[assignment]  # iterates like one
+        return ids
 
     def without_ids(self, batch: Any) -> Any:
         """What a batch holds beside its samples' numbers."""

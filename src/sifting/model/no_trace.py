@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from sifting.rng import Streams
+from sifting.rng import RandomState
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def quiet(model: nn.Module) -> Iterator[None]:
     compiled = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl]
     buffers = [(module, _copies(module)) for module in model.modules() if not _pure(module)]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
-    streams = Streams.now()
+    streams = RandomState.now()
     try:
         with (
             torch.random.fork_rng(devices=devices, enabled=bool(devices)),

@@ -180,7 +180,7 @@ class Ranks:
         if len(set(streams)) > 1:
             raise ValueError(
                 "the ranks' random streams differ, so they would not make the same choice: give every "
-                "rank the same seed, and restore their states together (sifting.parallel.checkpoint)"
+                "rank the same seed, and restore their states together (sifting.checkpoint)"
             )
         padded = torch.zeros(max(sizes), device=where)
         padded[:size] = scores_B.detach().to(where, torch.float32)

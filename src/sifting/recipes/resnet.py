@@ -20,7 +20,7 @@ from torch.optim.swa_utils import update_bn
 from sifting.exits.additive import AdditiveExit
 from sifting.recipes.images.batches import PictureBatches, plain_batches
 from sifting.recipes.images.reading import EncodedPictures, PictureSplit, Statistics, read_pictures
-from sifting.rng import Streams
+from sifting.rng import RandomState
 from sifting.training.problem import Problem
 from sifting.training.recipe import Common, Recipe, place, update_size
 
@@ -154,7 +154,7 @@ def recalibrated(model: nn.Module, batches: Iterable[dict[str, Tensor]]) -> nn.M
     Training on selected samples leaves the statistics of the selected in those layers.
     """
     device = next(model.parameters()).device
-    streams = Streams.now()
+    streams = RandomState.now()
     copied = copy.deepcopy(model)
     update_bn((batch["pixel_values"].to(device) for batch in batches), copied)
     streams.restore()

@@ -1,185 +1,175 @@
-"""From scores to which samples are trained, and with what weights: pure functions.
+"""Policies: which candidates are kept, given their scores.
 
-Shapes: B candidates, K kept. Indices come back in ascending order, so a batch keeps the
-order its loader gave it, and keeping everything changes nothing.
+Shapes: P candidates that may be kept, K of them kept.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-
-Policy = Literal["top", "random", "percentile", "proportional"]
-POLICIES: tuple[str, ...] = get_args(Policy)
 
 # Least inclusion probability under "proportional", as a share of uniform sampling's: a sample
 # that could never be drawn would bias the weighted mean, and a rarer one would get a huge weight.
 FLOOR = 0.01
 
 
+@runtime_checkable
+class Policy(Protocol):
+    """A way of choosing by scores. `Percentile` is a short example."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in logs."""
+
+    @property
+    def scored(self) -> bool:
+        """Whether it looks at the scores: where not, nothing is scored."""
+
+    def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
+        """Choose `count` of the candidates, whose scores come highest first."""
+
+
 @dataclass(frozen=True)
-class Choice:
-    """What was chosen among B candidates.
+class Draw:
+    """What a policy chose.
 
     Attributes:
-        indices_K: the chosen candidates, ascending.
-        weights_K: what to multiply each one's loss by; all ones unless the policy corrects for
-            its own bias. `(weights * losses).mean()` then estimates, without bias, the mean loss
-            of the candidates that were not trimmed or dropped.
-        explored_K: which of them were random picks rather than the policy's.
-        explored: how many those are.
+        places_K: places of the chosen in the scores that the policy was given.
+        inclusion_P: each candidate's probability of being chosen, where the losses of the chosen
+            are to be weighted by its inverse; None for no weights.
     """
 
-    indices_K: Tensor
-    weights_K: Tensor
-    explored_K: Tensor
-    explored: int = 0
-
-
-def choose(
-    scores_B: Tensor,
-    count: int,
-    *,
-    generator: torch.Generator,
-    policy: Policy = "top",
-    beta: float = 1.0,
-    trim: float = 0.0,
-    explore: float = 0.0,
-) -> Choice:
-    """Choose `count` candidates by their scores.
-
-    >>> g = torch.Generator().manual_seed(0)
-    >>> choose(torch.tensor([0.1, 0.9, 0.5, 0.7]), 2, generator=g).indices_K
-    tensor([1, 3])
-
-    Args:
-        scores_B: one score a candidate; one of −inf is kept only where others do not suffice.
-        count: how many to keep, from 1 to B.
-        generator: the CPU source of every random choice made here.
-        policy: "top" keeps the highest scores; "random" ignores them; "percentile" draws with
-            probability growing as (rank/B)^beta; "proportional" draws with probability
-            proportional to the score and returns the weights that make up for it.
-        beta: exponent of "percentile"; 0 is uniform, large approaches "top".
-        trim: share of the candidates with the most extreme scores that is never kept.
-        explore: share of the kept that is drawn at random from what the policy left.
-    """
-    size = scores_B.shape[0]
-    if not 1 <= count <= size:
-        raise ValueError(f"count={count}: choose between 1 and the {size} candidates")
-    if count == size:
-        every = torch.arange(size, device=scores_B.device)
-        return Choice(every, _ones(every), torch.zeros_like(every, dtype=torch.bool))
-    ranked_B = scores_B.argsort(descending=True, stable=True)
-    trimmed = math.floor(trim * size + 1e-9)
-    if trimmed > size - count:
-        raise ValueError(
-            f"trim={trim} takes {trimmed} of {size} candidates and {count} are to be kept: lower one"
-        )
-    sound = size - int((scores_B == -math.inf).sum())
-    pool_P = ranked_B[trimmed : max(sound, trimmed + count)]  # best first, without the dropped
-    random_count = explored_count(explore, count, generator)
-    ruled_count = count - random_count
-
+    places_K: Tensor
     inclusion_P: Tensor | None = None
-    pool = pool_P.shape[0]
-    if policy == "top":
-        ruled_R = torch.arange(ruled_count)
-    elif policy == "random":
-        ruled_R = torch.randperm(pool, generator=generator)[:ruled_count]
-    elif policy == "percentile":
-        rank_P = torch.arange(pool, 0, -1, dtype=torch.float64) / pool
-        ruled_R = _without_replacement(rank_P.pow(beta), ruled_count, generator)
-    elif policy == "proportional":
-        inclusion_P = inclusion_probabilities(scores_B[pool_P].double().cpu(), ruled_count)
-        ruled_R = _systematic(inclusion_P, ruled_count, generator)
-    else:
-        raise ValueError(f"policy={policy!r} is unknown: choose one of {', '.join(POLICIES)}")
-
-    taken_P = torch.zeros(pool, dtype=torch.bool)
-    taken_P[ruled_R] = True
-    rest = (~taken_P).nonzero().squeeze(1)
-    random_R = rest[torch.randperm(rest.shape[0], generator=generator)[:random_count]]
-
-    places_K = torch.cat([ruled_R, random_R])
-    explored_K = torch.arange(count) >= ruled_count
-    weights_K = torch.ones(count)
-    if inclusion_P is not None:
-        # given the rule's picks, each candidate left is explored with the same probability
-        by_chance = random_count / max(1, pool - ruled_count)
-        chance_P = inclusion_P + (1 - inclusion_P) * by_chance
-        weights_K = (count / (pool * chance_P[places_K])).float()
-
-    device = scores_B.device
-    indices_K, order_K = pool_P[places_K.to(device)].sort()
-    return Choice(
-        indices_K, weights_K.to(device)[order_K], explored_K.to(device)[order_K], random_count
-    )
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A way of choosing with its settings checked; `choose` says what they mean.
+class Top:
+    """Keeps the highest scores: the paper's rule."""
 
-    >>> Rule(policy="percentile", beta=2.0).policy
-    'percentile'
+    name: ClassVar[str] = "top"
+    scored: ClassVar[bool] = True
+
+    def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
+        return Draw(torch.arange(count))
+
+
+@dataclass(frozen=True)
+class Random:
+    """Ignores the scores: the control that any other policy has to beat."""
+
+    name: ClassVar[str] = "random"
+    scored: ClassVar[bool] = False
+
+    def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
+        return Draw(torch.randperm(len(scores_P), generator=generator)[:count])
+
+
+@dataclass(frozen=True)
+class Percentile:
+    """Draws with probability growing as (rank/B)^beta.
+
+    >>> Percentile(beta=2.0)
+    Percentile(beta=2.0)
+
+    Args:
+        beta: 0 is uniform, large approaches `Top`.
     """
 
-    policy: Policy = "top"
     beta: float = 1.0
-    trim: float = 0.0
-    explore: float = 0.0
+    name: ClassVar[str] = "percentile"
+    scored: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ValueError(
-                f"policy={self.policy!r} is unknown: choose one of {', '.join(POLICIES)}"
-            )
-        for name in ("beta", "trim", "explore"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{name}={value!r}: give a number")
+        if isinstance(self.beta, bool) or not isinstance(self.beta, int | float):
+            raise TypeError(f"beta={self.beta!r}: give a number")
         if not 0 <= self.beta < math.inf:
             raise ValueError(f"beta={self.beta!r} must be a finite number of at least 0")
-        if not 0 <= self.trim < 1:
-            raise ValueError(
-                f"trim={self.trim!r} is not in [0, 1): it is a share of the candidates"
-            )
-        if not 0 <= self.explore <= 1:
-            raise ValueError(
-                f"explore={self.explore!r} is not in [0, 1]: it is a share of the kept"
-            )
 
-    def __call__(self, scores_B: Tensor, count: int, generator: torch.Generator) -> Choice:
-        """Choose `count` candidates."""
-        return choose(
-            scores_B,
-            count,
-            generator=generator,
-            policy=self.policy,
-            beta=self.beta,
-            trim=self.trim,
-            explore=self.explore,
-        )
+    def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
+        pool = len(scores_P)
+        rank_P = torch.arange(pool, 0, -1, dtype=torch.float64) / pool
+        return Draw(_without_replacement(rank_P.pow(self.beta), count, generator))
 
 
-def explored_count(explore: float, count: int, generator: torch.Generator) -> int:
-    """How many of `count` kept samples are random picks: the share, rounded at random.
+@dataclass(frozen=True)
+class Proportional:
+    """Draws with probability proportional to the score, and weights that make up for it."""
 
-    >>> explored_count(0.25, 32, torch.Generator())
-    8
+    name: ClassVar[str] = "proportional"
+    scored: ClassVar[bool] = True
 
-    Rounding at random keeps the share right over many batches when few samples are kept.
+    def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
+        inclusion_P = inclusion_probabilities(scores_P.double().cpu(), count)
+        return Draw(_systematic(inclusion_P, count, generator), inclusion_P)
+
+
+@dataclass(frozen=True)
+class ByFunction:
+    """A user's function `(scores, count, generator) -> indices` as a policy.
+
+    >>> lowest = ByFunction(lambda scores, count, generator: scores.argsort()[:count])
+    >>> lowest.draw(torch.tensor([0.1, 0.9, 0.5]), 2, torch.Generator()).places_K
+    tensor([0, 2])
+
+    The function is given the scores in the order of the candidates, without those trimmed or
+    dropped, and returns as many different places in them as it is asked for.
     """
-    exact = explore * count
-    whole = math.floor(exact + 1e-9)
-    rest = exact - whole
-    if rest > 1e-9:
-        whole += float(torch.rand((), generator=generator)) < rest
-    return whole
+
+    function: Callable[[Tensor, int, torch.Generator], Tensor]
+    scored: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__name__", "a function")
+
+    def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
+        return Draw(self.checked(self.function(scores_P, count, generator), len(scores_P), count))
+
+    def checked(self, found: Any, size: int, count: int) -> Tensor:
+        """What the function returned, or an error that says what is wrong with it."""
+        wanted = f"policy={self.name} must return {count} different indices below {size}"
+        if not isinstance(found, Tensor) or found.is_floating_point() or found.ndim != 1:
+            kind = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(f"{wanted}, as a tensor of whole numbers; it returned {kind}")
+        places_K = found.long().cpu()
+        sound = len(places_K) == count and len(set(places_K.tolist())) == count
+        if not sound or not (count == 0 or 0 <= int(places_K.min()) <= int(places_K.max()) < size):
+            raise ValueError(f"{wanted}; it returned {places_K.tolist()[:12]}")
+        return places_K
+
+
+POLICIES: Mapping[str, Policy] = {
+    policy.name: policy for policy in (Top(), Random(), Percentile(), Proportional())
+}
+
+
+def find_policy(policy: Any) -> Policy:
+    """The policy that the argument `policy=` stands for.
+
+    >>> find_policy("percentile"), find_policy(Percentile(beta=3)).beta
+    (Percentile(beta=1.0), 3)
+    """
+    if isinstance(policy, str):
+        if policy not in POLICIES:
+            raise ValueError(
+                f"policy={policy!r} is unknown: choose one of {', '.join(POLICIES)}, an object such as "
+                "Percentile(beta=2), or pass a function (scores, count, generator) -> indices"
+            )
+        return POLICIES[policy]
+    if isinstance(policy, Policy) and not isinstance(policy, type):
+        return policy
+    if callable(policy) and not isinstance(policy, type):
+        return ByFunction(policy)
+    raise TypeError(
+        f"policy={policy!r}: give a name ({', '.join(POLICIES)}), an object such as Percentile(beta=2), "
+        "or a function (scores, count, generator) -> indices"
+    )
 
 
 def inclusion_probabilities(scores_B: Tensor, count: int) -> Tensor:
@@ -235,7 +225,3 @@ def _systematic(chance_B: Tensor, count: int, generator: torch.Generator) -> Ten
     teeth_K = torch.rand(1, generator=generator, dtype=torch.float64) + torch.arange(count)
     hits_K = torch.searchsorted(ends_B, teeth_K, right=True)
     return order_B[hits_K]
-
-
-def _ones(like: Tensor) -> Tensor:
-    return torch.ones(like.shape[0], device=like.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 
@@ -23,6 +23,15 @@ def kept_count(keep: float, size: int) -> int:
             f"keep={keep!r} is not in (0, 1]: it is the share of candidates to train on"
         )
     return max(1, math.ceil(keep * size - 1e-9))
+
+
+def candidate_count(trained: int, keep: float) -> int:
+    """Candidates to draw so that `trained` of them are kept.
+
+    >>> candidate_count(32, 0.5), candidate_count(9, 0.3), candidate_count(32, 0.3)
+    (64, 30, 107)
+    """
+    return math.ceil(trained / keep - 1e-9)
 
 
 @dataclass(frozen=True)
@@ -82,18 +91,35 @@ class Schedule:
         """How many of `size` candidates are trained at once at this step."""
         return kept_count(self.keep_at(step), size)
 
+    def walk(
+        self, sizes: Iterable[int], *, step: int = 0, batch: int = 0
+    ) -> Iterator[tuple[int, int]]:
+        """For each candidate batch: how many training steps it makes, of how many samples in all.
+
+        >>> list(Schedule(keep=0.5, warmup_steps=1).walk([64, 64]))
+        [(2, 64), (1, 32)]
+
+        Args:
+            sizes: of the candidate batches.
+            step: training steps made before.
+            batch: candidate batches met since warm-up ended.
+        """
+        for size in sizes:
+            steps, trained = 1, size
+            if size > 1:
+                count = self.count(step=step, size=size)
+                if self.sifts(step=step, batch=batch):
+                    trained = count
+                else:
+                    steps = -(-size // count)
+            yield steps, trained
+            batch += step >= self.warmup_steps
+            step += steps
+
     def steps(self, sizes: Iterable[int], *, step: int = 0, batch: int = 0) -> int:
         """Training steps that candidate batches of these sizes make, from a given step on.
 
         >>> Schedule(keep=0.5, warmup_steps=3).steps([64] * 10)
         12
         """
-        start = step
-        for size in sizes:
-            if size < 2 or self.sifts(step=step, batch=batch):
-                pieces = 1
-            else:
-                pieces = -(-size // self.count(step=step, size=size))
-            batch += step >= self.warmup_steps
-            step += pieces
-        return step - start
+        return sum(steps for steps, _ in self.walk(sizes, step=step, batch=batch))

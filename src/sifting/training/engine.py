@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.parallel.checkpoint import state_of
+from sifting.checkpoint import state_of
+from sifting.chooser import NotFinite
 from sifting.parallel.detect import data_parallel, in_use, unwrap
 from sifting.parallel.ranks import Ranks
-from sifting.rng import load_streams, save_streams
-from sifting.sifter import NotFinite, Sifter
+from sifting.rng import load_random_state, save_random_state
+from sifting.sifter import Sifter
 from sifting.training.problem import Pace, Task
 from sifting.training.run_folder import RunError, RunFolder
 from sifting.training.signals import listening
@@ -91,7 +92,7 @@ class Engine:
         losses = state["losses"]  # to be averaged with those to come
         self.losses = [] if losses is None else list(losses.to(self.sifter.device))
         if len(parts) == world:
-            load_streams(parts[rank]["streams"])
+            load_random_state(parts[rank]["streams"])
             own = parts[rank].get("buffers", {})
             for name, buffer in unwrap(self.task.model).named_buffers():
                 if name in own:
@@ -108,7 +109,7 @@ class Engine:
                 f"after update {self.update}, {broken[0]} is not finite; {self._last_good()}. "
                 "Lower the learning rate, or clip"
             )
-        own = {"sifter": self.sifter.state_dict(), "streams": save_streams()}
+        own = {"sifter": self.sifter.state_dict(), "streams": save_random_state()}
         if self.ranks is not None:  # BatchNorm's are each rank's own until DDP's next forward
             buffers = unwrap(self.task.model).named_buffers()
             own["buffers"] = {name: buffer.cpu() for name, buffer in buffers}
@@ -149,7 +150,7 @@ class Engine:
         """
         if self._paused is not None:
             streams, since = self._paused
-            load_streams(streams)
+            load_random_state(streams)
             # the sifter's clock of the user's step has been running
             self.sifter.meter.seconds["between"] -= time.perf_counter() - since
         last = min(self.update + updates, self.pace.updates)
@@ -160,7 +161,7 @@ class Engine:
         except Diverged as error:
             self._end("failed", error=str(error))
             raise
-        self._paused = save_streams(), time.perf_counter()
+        self._paused = save_random_state(), time.perf_counter()
 
     def ask(self, reason: str) -> None:
         """Ask the run to save and stop after the update under way.
@@ -210,7 +211,7 @@ class Engine:
         self.task.model.train()
         while True:
             # a run that was saved at the end of an epoch resumes with nothing left of it
-            empty = not self.sifter.resuming
+            empty = not self.sifter.cursor.resuming
             for batch in self.sifter(self.task.loader):
                 empty = False
                 yield batch

@@ -117,18 +117,10 @@ def settings(recipe: str, config: Common, problem: Problem, sifter: Sifter) -> d
 
 def selector(sifter: Sifter) -> dict[str, Any] | None:
     """What a sifter selects by, in plain values; None where it keeps everything."""
-    keep = sifter.schedule.keep
-    if keep == 1.0:
+    if sifter.schedule.keep == 1.0:
         return None
-    score = sifter.scored_by
-    return {
-        "exit": repr(sifter.exit),
-        "score": score if isinstance(score, str) else getattr(score, "__name__", "a function"),
-        "policy": sifter.rule.policy,
-        "keep": "a function" if callable(keep) else keep,
-        "explore": sifter.rule.explore,
-        "trim": sifter.rule.trim,
-    }
+    found = sifter.settings()
+    return {k: found[k] for k in ("exit", "score", "policy", "keep", "explore", "trim")}
 
 
 def make_sifter(config: Common, problem: Problem, updates: int, log: Path | None) -> Sifter:

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from sifting import Sifter, TunedExit
-from sifting.parallel.checkpoint import latest, load, save
+from sifting.checkpoint import latest, load, save
 
 EPOCHS, CANDIDATES, SAMPLES = 2, 16, 96  # candidates a step, of all ranks together
 STEPS_LAST = 14  # 6 batches an epoch; the first two, of warm-up, make two steps each

@@ -33,7 +33,7 @@ def one_process_and_two(**settings: Any) -> None:
     def seen(sifter: Sifter, together: bool) -> Any:
         batches = [candidates(step) for step in range(STEPS)]
         for x, y in sifter([part(b) for b in batches] if together else batches):
-            selection = sifter.last
+            selection = sifter.observer.current.selection
             assert selection is not None
             log.append((x.clone(), y.clone(), sifter.weights, selection))
             yield x, y

@@ -94,7 +94,7 @@ def check_scoring_gathers_only_what_it_runs() -> None:
     model = shard(net, net.blocks)
     for exit, blocks in ((1, 1), (3, 3), (TunedExit(2), 2), ("last", 4)):
         sifter = Sifter(model, exit=exit, score="loss")
-        sifter.check(part(candidates(0)))
+        sifter.chooser.check(part(candidates(0)))
         train(model, iter([part(candidates(1))]))  # its backward frees what is gathered
         with counting_gathers(model) as counted:
             sifter.score(part(candidates(2)))
@@ -179,7 +179,7 @@ def check_heads_run_where_labels_are() -> None:
         before = {name: full(p).clone() for name, p in model.named_parameters()}
         for _ in range(2):
             sifter.select(batch)
-        assert bool(sifter.scorer.plan.heads) == kept_head
+        assert bool(sifter.chooser.scorer.plan.heads) == kept_head
         assert int(model.seen) == 0
         after = dict(model.named_parameters())
         assert all(torch.equal(full(after[name]), value) for name, value in before.items())

@@ -24,9 +24,11 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
+from sifting.loader import Cursor
+from sifting.measure.meter import Meter
 from sifting.parallel.detect import in_use
 from sifting.parallel.ranks import Ranks
-from sifting.rng import load_streams, save_streams
+from sifting.rng import load_random_state, save_random_state
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
@@ -53,7 +55,7 @@ class Portable:
         self.extra = dict(extra or {})
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"sifter": self.sifter.state_dict(), "streams": save_streams()}
+        own = {"sifter": self.sifter.state_dict(), "streams": save_random_state()}
         parts = self._ranks.gather(own) if self._ranks is not None else [own]
         blob = io.BytesIO()
         torch.save({"parts": parts, "extra": self.extra}, blob)
@@ -67,7 +69,7 @@ class Portable:
         rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)
         self.sifter.load_state_dict(state_of([part["sifter"] for part in parts], rank, world))
         if len(parts) == world:
-            load_streams(parts[rank]["streams"])
+            load_random_state(parts[rank]["streams"])
 
     @property
     def _ranks(self) -> Ranks | None:
@@ -91,24 +93,10 @@ def state_of(parts: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[
         return dict(parts[rank])
     state = copy.deepcopy(dict(parts[rank % len(parts)]))
     first = parts[0]
-    for name in ("generator", "autocast", "batches_met", "exit"):
+    state["cursor"] = Cursor.divided([part["cursor"] for part in parts], rank, world)
+    for name in ("generator", "autocast", "exit"):
         state[name] = copy.deepcopy(first[name])
-    counts = state["meter"]["counts"]
-    for name in ("candidates_seen", "samples_trained"):
-        counts[name] = _divided(
-            sum(int(part["meter"]["counts"][name]) for part in parts), rank, world
-        )
-    for clock in state["meter"]["seconds"]:
-        values = [float(part["meter"]["seconds"][clock]) for part in parts]
-        state["meter"]["seconds"][clock] = sum(values) / len(values)
-    position = state["position"]
-    if position is not None:
-        position["candidates"] = sum(int(part["position"]["samples"]) for part in parts)
-        position["ranks"] = world
-        position["samples"] = _divided(position["candidates"], rank, world)
-        if position["pieces"]:
-            position["pieces"] = 0
-            state["batches_met"] -= int(position["counted"])
+    state["meter"] = Meter.divided([part["meter"] for part in parts], rank, world)
     return state
 
 
@@ -185,8 +173,3 @@ def _complete(folder: str | Path) -> list[Path]:
     """Whole checkpoints, oldest first."""
     named = [path for path in Path(folder).glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
     return sorted(path for path in named if (path / COMPLETE).exists())
-
-
-def _divided(total: int, rank: int, world: int) -> int:
-    """One rank's part of a sum, the first ranks taking what is left over."""
-    return total // world + (rank < total % world)

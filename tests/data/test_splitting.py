@@ -17,9 +17,14 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from sifting import Sifter
-from sifting.rng import Streams
+from sifting import Sifter as AnySifter
+from sifting.rng import RandomState
 from tests.helpers.models import Net
+
+
+def Sifter(model: Net, **options: Any) -> AnySifter:
+    """One for which each batch of the loader is the candidates."""
+    return AnySifter(model, **{"draws": "batch", **options})
 
 
 def dataset(samples: int) -> TensorDataset:
@@ -235,7 +240,7 @@ def test_augmentation_by_python_and_numpy_resumes_too(stop: int, ahead: bool) ->
         seen.append(x[:, 0].tolist())
         random.random()
         if len(seen) == stop:
-            state, here = sifter.state_dict(), Streams.now()
+            state, here = sifter.state_dict(), RandomState.now()
     fresh = make()
     fresh.load_state_dict(state)
     random.seed(1)
@@ -255,7 +260,7 @@ def test_a_model_copied_or_pickled_in_the_middle_of_a_step_takes_no_sifter_along
         again = pickle.loads(pickle.dumps(net))
         for other in (twin, again):
             (hook,) = other._forward_hooks.values()
-            assert hook._sifter is None
+            assert hook._observer is None
             assert other(x).shape == (4, 5)
 
 
@@ -289,7 +294,7 @@ def test_persistent_workers_resume_in_a_later_epoch() -> None:
             if epoch == 1:
                 seen.append(x[:, 0].tolist())
                 if len(seen) == 2:
-                    state, here = sifter.state_dict(), Streams.now()
+                    state, here = sifter.state_dict(), RandomState.now()
     fresh = make()
     fresh.load_state_dict(state)
     torch.manual_seed(5)

@@ -1,0 +1,292 @@
+"""Choosing among candidates: score, check, choose, and audit the choice now and then.
+
+Shapes: B candidates (of all ranks, where they choose together), K kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from sifting.data import batch as batches
+from sifting.exits.scoring import Scorer
+from sifting.measure.audit import Auditor
+from sifting.measure.meter import Meter
+from sifting.parallel.ranks import Ranks, Share, even_count
+from sifting.select.choice import Choice, Rule
+from sifting.select.policies import Random
+from sifting.select.schedule import Schedule
+
+
+class NotFinite(ValueError):
+    """Scores that are not finite: broken samples, or a model that has diverged."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What was chosen from one batch of candidates.
+
+    Attributes:
+        indices: the kept candidates, ascending.
+        weights: what to multiply each kept loss by; all ones unless policy="proportional".
+        scores: the score of every candidate.
+        batch: the kept samples, of the same type and with the same keys as the candidates.
+        explored: which of the kept were random picks.
+
+    Where ranks choose together (scope="global"), candidates are those of all ranks, rank 0's
+    first; the kept are the part of them that this rank trains.
+    """
+
+    indices: Tensor
+    weights: Tensor
+    scores: Tensor
+    batch: Any
+    explored: Tensor
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training batch, and what is known of it.
+
+    Attributes:
+        size: samples in it.
+        selection: what was chosen; None where nothing was.
+        explored: random picks among the kept, of all ranks that chose together.
+        kept: how many those ranks keep in all.
+        members: the batch, for an exit that observes what is trained.
+        ids: of its samples, where the sifter drew them itself.
+    """
+
+    size: int
+    selection: Selection | None = None
+    explored: int = 0
+    kept: int = 0
+    members: Any = None
+    ids: Sequence[Any] | None = None
+
+    def of_ids(self, candidates: Sequence[Any]) -> Step:
+        """The same step with the IDs of its samples, from those of the candidates."""
+        assert self.selection is not None
+        kept = [candidates[i] for i in self.selection.indices.tolist()]
+        return replace(self, ids=kept)
+
+
+@dataclass(frozen=True)
+class IdChoice:
+    """What was chosen by IDs: a `Selection` before its samples are read.
+
+    Attributes:
+        ids: of the samples that this rank trains.
+        indices, weights, scores, explored: see `Selection`.
+        explored_count: random picks, of all ranks that chose together.
+        kept: how many those ranks keep in all.
+    """
+
+    ids: list[Any]
+    indices: Tensor
+    weights: Tensor
+    scores: Tensor
+    explored: Tensor
+    explored_count: int
+    kept: int
+
+    def to_plain(self) -> dict[str, Any]:
+        """As tensors and numbers, to be saved."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> IdChoice:
+        """Back from what `to_plain` gave."""
+        return cls(**plain)
+
+
+class Chooser:
+    """From a batch of candidates to a `Step`: scores, finite ones, a choice, at times an audit.
+
+    Args:
+        scorer: gives the scores.
+        rule: chooses by them.
+        schedule: how many to keep.
+        meter: what is timed and counted.
+        auditor: when a choice is judged by exact losses.
+        generator: of every random choice.
+        nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
+        together: the ranks to choose with; None to choose alone.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        *,
+        rule: Rule,
+        schedule: Schedule,
+        meter: Meter,
+        auditor: Auditor,
+        generator: torch.Generator,
+        nonfinite: Literal["raise", "drop"],
+        together: Ranks | None,
+    ) -> None:
+        self.scorer, self.rule, self.schedule = scorer, rule, schedule
+        self.meter, self.auditor, self.generator = meter, auditor, generator
+        self.nonfinite, self.together = nonfinite, together
+
+    def __call__(self, batch: Any, size: int, count: int | None = None) -> Step:
+        """Choose among the candidates, whatever the schedule says of whether to.
+
+        Args:
+            batch: the candidates.
+            size: how many they are.
+            count: how many to keep on this rank; by default what the schedule says.
+        """
+        step = self.meter.counts["steps"]
+        device = self.scorer.device
+        with self.meter.time("scoring", device):
+            found = self.scorer.scores(batch, learn=True) if self.rule.policy.scored else None
+            rule = self.rule if found is not None else replace(self.rule, policy=Random())
+            scores_B = torch.zeros(size, device=device) if found is None else found
+            made, choice = self._choose(batch, scores_B, rule, step, count)
+        self.meter.counts["selections"] += 1
+        if self.auditor.due(self.schedule.keep_at(step)):
+            with self.meter.time("auditing", device):
+                self._audit(batch, made.selection, choice, step)
+        return made
+
+    def _choose(
+        self, batch: Any, scores_B: Tensor, rule: Rule, step: int, wanted: int | None
+    ) -> tuple[Step, Choice]:
+        """Choose among this rank's candidates or all ranks', and take what is trained here."""
+        sizes: tuple[int, ...] = (len(scores_B),)
+        together = self.together
+        if together is not None:
+            scores_B, sizes = together.join(scores_B, batch, self.generator)
+        scores_B = finite(scores_B, drop=self.nonfinite == "drop")
+        if wanted is not None:
+            count = min(wanted * len(sizes), len(scores_B))
+        else:
+            count = self.schedule.count(step=step, size=len(scores_B))
+        if together is not None:
+            count = even_count(count, sizes)
+        choice = rule(scores_B, count, self.generator)
+        mine, kept = slice(None), batch
+        if together is not None:
+            share = Share(together.rank, sizes, choice.indices_K)
+            mine = share.mine
+            if count < len(scores_B) or len(set(sizes)) > 1:
+                kept = together.exchange(batch, share)
+        elif count < len(scores_B):
+            kept = batches.take(batch, choice.indices_K, size=len(scores_B))
+        selection = Selection(
+            choice.indices_K[mine], choice.weights_K[mine], scores_B, kept, choice.explored_K[mine]
+        )
+        return Step(len(selection.indices), selection, choice.explored, count), choice
+
+    def _audit(self, batch: Any, selection: Selection | None, choice: Choice, step: int) -> None:
+        assert selection is not None
+        found: list[Any] | None = self.scorer.examine(batch, early=self.auditor.wants_early)
+        if found is None:
+            return
+        if self.together is not None:
+            here = [tuple(v if v is None else v.cpu() for v in piece) for piece in found]
+            found = [piece for pieces in self.together.gather(here) for piece in pieces]
+        wrong = [flags for _, flags, _ in found if flags is not None]
+        early = [losses for *_, losses in found if losses is not None]
+        self.auditor.judge(
+            step=step,
+            scores_B=selection.scores,
+            exact_B=torch.cat([losses for losses, *_ in found]).float(),
+            wrong_B=torch.cat(wrong) if wrong else None,
+            indices_K=choice.indices_K.to(found[0][0].device),
+            early_B=torch.cat(early) if early else None,
+        )
+
+    def by_ids(self, ids: list[Any], size: int) -> IdChoice:
+        """Choose among samples by their IDs alone, before anything of them is read.
+
+        Args:
+            ids: of this rank's candidates.
+            size: how many this rank is to train.
+        """
+        with self.meter.time("scoring", self.scorer.device):
+            rule = self.rule
+            scores_B = (
+                self.scorer.exit.score_ids(ids) if rule.policy.scored else torch.zeros(len(ids))
+            )
+            sizes: tuple[int, ...] = (len(ids),)
+            everyones = ids
+            if self.together is not None:
+                parts = self.together.gather((ids, scores_B))
+                everyones = [one for theirs, _ in parts for one in theirs]
+                scores_B = torch.cat([theirs for _, theirs in parts])
+                sizes = tuple(len(theirs) for theirs, _ in parts)
+            scores_B = finite(scores_B, drop=self.nonfinite == "drop")
+            count = min(size * len(sizes), len(scores_B))
+            choice = rule(scores_B, count, self.generator)
+            mine = slice(None)
+            if self.together is not None:
+                mine = Share(self.together.rank, sizes, choice.indices_K).mine
+        return IdChoice(
+            [everyones[i] for i in choice.indices_K[mine].tolist()],
+            choice.indices_K[mine],
+            choice.weights_K[mine],
+            scores_B,
+            choice.explored_K[mine],
+            choice.explored,
+            count,
+        )
+
+    def read(self, made: IdChoice, batch: Any, *, everything: bool) -> Step:
+        """The step of a choice that was made by IDs, now that its samples are read.
+
+        Args:
+            made: the choice.
+            batch: the samples.
+            everything: whether they are all the candidates, for an audit.
+        """
+        self.meter.counts["selections"] += 1
+        if everything:
+            whole = Selection(made.indices, made.weights, made.scores, batch, made.explored)
+            choice = Choice(made.indices, made.weights, made.explored, made.explored_count)
+            with self.meter.time("auditing", self.scorer.device):
+                self._audit(batch, whole, choice, self.meter.counts["steps"])
+            batch = batches.take(batch, made.indices, size=len(made.scores))
+        selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
+        return Step(len(made.ids), selection, made.explored_count, made.kept, ids=made.ids)
+
+    def check(self, batch: Any) -> None:
+        """Find out how the model is scored, so that what cannot work fails on the first batch."""
+        keep = self.schedule.keep
+        if self.together is not None and not callable(keep):
+            sizes = [batches.batch_size(batch)] * self.together.world
+            count = self.schedule.count(step=0, size=sum(sizes))
+            if count != even_count(count, sizes):
+                raise ValueError(
+                    f"keep={keep} of {sizes[0]} candidates on each of {len(sizes)} ranks makes "
+                    f"{count}, which does not divide among them: choose a candidate batch whose kept part "
+                    "is a whole number on every rank"
+                )
+        if self.rule.policy.scored:
+            self.scorer.check(batch)
+
+
+def finite(scores_B: Tensor, *, drop: bool) -> Tensor:
+    """The scores, those that are not finite ranked last where they are to be dropped.
+
+    >>> finite(torch.tensor([1.0, float("nan")]), drop=True)
+    tensor([1., -inf])
+    """
+    broken_B = ~scores_B.isfinite()
+    if not bool(broken_B.any()):
+        return scores_B
+    if drop:
+        return scores_B.masked_fill(broken_B, -math.inf)
+    rows = broken_B.nonzero().squeeze(1).tolist()
+    shown = ", ".join(map(str, rows[:8])) + (", …" if len(rows) > 8 else "")
+    raise NotFinite(
+        f"the scores of {len(rows)} of {len(scores_B)} candidates are not finite (rows {shown}): look "
+        "at these samples and at the model's weights; nonfinite='drop' ranks such samples last"
+    )

@@ -1,0 +1,126 @@
+"""Several batches as one, padded to one length where they differ in it.
+
+Shapes: B samples, T positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sifting.data import batch as batches
+
+# What positions that a shorter sequence lacks are filled with: one value, or one for each key.
+Pad = float | Mapping[str, float]
+
+
+def join(parts: Sequence[Any], *, pad: Pad | None = None) -> Any:
+    """One batch of all the samples of several, in their order.
+
+    >>> first = {"ids": torch.tensor([[5, 6, 0]]), "attention_mask": torch.tensor([[1, 1, 0]])}
+    >>> second = {"ids": torch.tensor([[7]]), "attention_mask": torch.tensor([[1]])}
+    >>> join([first, second])["ids"]
+    tensor([[5, 6, 0],
+            [7, 0, 0]])
+
+    Args:
+        parts: batches of the same structure.
+        pad: what fills up shorter sequences; by default what the batch itself has where its
+            attention mask is 0, and −100 for labels.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    sizes = [batches.batch_size(part) for part in parts]
+    columns = [batches.columns(part, size) for part, size in zip(parts, sizes, strict=True)]
+    if len({len(found) for found in columns}) > 1:
+        raise ValueError(
+            "batches that cannot be joined: one has "
+            + ", another ".join(
+                f"{len(found)} members with one entry a sample" for found in columns
+            )
+            + ". Yield batches of one structure, or pass draws='batch'"
+        )
+    masks = [_mask(part) for part in parts]
+    joined = []
+    for place, column in enumerate(zip(*columns, strict=True)):
+        joined.append(_joined(_name(parts[0], column[0], place), column, masks, pad))
+    return batches.with_columns(parts[0], sizes[0], joined)
+
+
+def _name(batch: Any, column: Any, place: int) -> str:
+    if isinstance(batch, Mapping):
+        return next(
+            (str(key) for key, value in batch.items() if value is column), f"member {place}"
+        )
+    return f"member {place}"
+
+
+def _mask(batch: Any) -> Tensor | None:
+    if isinstance(batch, list | tuple) and batch and isinstance(batch[0], Mapping):
+        batch = batch[0]
+    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+    return mask if isinstance(mask, Tensor) else None
+
+
+def _joined(name: str, column: Sequence[Any], masks: list[Tensor | None], pad: Pad | None) -> Any:
+    first = column[0]
+    if len({type(part) for part in column}) > 1:
+        kinds = ", ".join(sorted({type(part).__name__ for part in column}))
+        raise ValueError(f"batches that cannot be joined: {name} is a {kinds}")
+    if isinstance(first, list | tuple):
+        return type(first)(entry for part in column for entry in part)
+    if not isinstance(first, Tensor):
+        import numpy  # in use already, since the batch holds an array
+
+        return numpy.concatenate(column)
+    if first.is_nested:
+        entries = [entry for part in column for entry in part.unbind()]
+        return torch.nested.as_nested_tensor(entries, layout=first.layout)
+    shapes = {tuple(part.shape[1:]) for part in column}
+    if len(shapes) > 1:
+        column = _filled_up(name, column, masks, pad)
+    return torch.cat(list(column))
+
+
+def _filled_up(
+    name: str, column: Sequence[Tensor], masks: list[Tensor | None], pad: Pad | None
+) -> list[Tensor]:
+    """Tensors of different lengths made equally long."""
+    if len({part.ndim for part in column}) > 1 or len({part.shape[2:] for part in column}) > 1:
+        shapes = " and ".join(str(tuple(part.shape)) for part in column)
+        raise ValueError(
+            f"batches that cannot be joined: {name} is of shape {shapes}, which padding one dimension does "
+            "not make alike: let the collate function make them of one shape, or pass draws='batch'"
+        )
+    value = _padding(name, column, masks, pad)
+    longest = max(part.shape[1] for part in column)
+    tail = [0, 0] * (column[0].ndim - 2)
+    return [F.pad(part, [*tail, 0, longest - part.shape[1]], value=value) for part in column]
+
+
+def _padding(
+    name: str, column: Sequence[Tensor], masks: list[Tensor | None], pad: Pad | None
+) -> float:
+    if isinstance(pad, Mapping):
+        if name in pad:
+            return pad[name]
+    elif pad is not None:
+        return pad
+    if name in ("attention_mask", "token_type_ids"):
+        return 0
+    for part, mask in zip(column, masks, strict=True):
+        if mask is not None and mask.shape == part.shape[:2] and bool((mask == 0).any()):
+            found = part[mask == 0].flatten()
+            if bool((found == found[0]).all()):
+                return float(found[0]) if part.is_floating_point() else int(found[0])
+    if "label" in name and not column[0].is_floating_point():
+        return -100
+    raise ValueError(
+        f"{name} has {' and '.join(str(part.shape[1]) for part in column)} positions in batches that are to "
+        f"be joined, and what to fill them up with cannot be found in them: pass pad={{{name!r}: …}}, or "
+        "draws='batch'"
+    )

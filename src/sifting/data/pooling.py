@@ -1,0 +1,262 @@
+"""Candidates pooled from the batches of any iterable: streams, generators, loaders of one's own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sifting.data import batch as batches
+from sifting.data.drawing import count_steps
+from sifting.data.joining import Pad, join
+from sifting.data.stream import generators_of, restore_generators
+from sifting.rng import RandomState
+
+
+@dataclass(frozen=True)
+class PoolPosition:
+    """Where an epoch over an iterable of batches stands.
+
+    Attributes:
+        start: the global random generators when it began.
+        generators: then, those of the loader and its samplers.
+        steps: training batches handed out.
+        passes: passes begun.
+        taken: batches taken from the pass under way.
+        total: batches taken in all.
+        left: samples taken and not yet drawn.
+        held: the global generators before each of the batches was read that those are from.
+        begun: the global generators when each pass after the first began.
+        sizes: of the first pass's batches that no step was made of yet.
+        over: whether the first pass is over.
+    """
+
+    start: RandomState
+    generators: Mapping[str, Tensor] = field(default_factory=dict)
+    steps: int = 0
+    passes: int = 1
+    taken: int = 0
+    total: int = 0
+    left: int = 0
+    held: tuple[RandomState, ...] = ()
+    begun: tuple[RandomState, ...] = ()
+    sizes: tuple[int, ...] = ()
+    over: bool = False
+
+    def to_plain(self) -> dict[str, Any]:
+        """As tensors and numbers, to be saved."""
+        return {
+            "kind": "pool",
+            "start": self.start.to_plain(),
+            "generators": dict(self.generators),
+            "steps": self.steps,
+            "passes": self.passes,
+            "taken": self.taken,
+            "total": self.total,
+            "left": self.left,
+            "held": [state.to_plain() for state in self.held],
+            "begun": [state.to_plain() for state in self.begun],
+            "sizes": list(self.sizes),
+            "over": self.over,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> PoolPosition:
+        """Back from what `to_plain` gave."""
+        numbers = {name: int(plain[name]) for name in ("steps", "passes", "taken", "total", "left")}
+        return cls(
+            RandomState.from_plain(plain["start"]),
+            dict(plain["generators"]),
+            held=tuple(map(RandomState.from_plain, plain["held"])),
+            begun=tuple(map(RandomState.from_plain, plain["begun"])),
+            sizes=tuple(plain["sizes"]),
+            over=bool(plain["over"]),
+            **numbers,
+        )
+
+
+class PoolSource:
+    """Joins batches until a step has its candidates; what is left over goes to the next.
+
+    >>> source = PoolSource([torch.arange(3), torch.arange(3, 6)], whole=True, pad=None)
+    >>> [(batch.tolist(), size) for batch, size, _, _ in source.start(None, lambda step, n: 2 * n)]
+    [([0, 1, 2, 3, 4, 5], 3), ([0, 1, 2, 3, 4, 5], 3)]
+
+    Args:
+        loader: any iterable of batches.
+        whole: whether an epoch has as many steps as a plain pass over it has batches; otherwise it
+            is one pass over the candidates.
+        pad: see `join`.
+    """
+
+    def __init__(self, loader: Iterable[Any], *, whole: bool, pad: Pad | None) -> None:
+        self.loader, self.whole, self.pad = loader, whole, pad
+
+    def __len__(self) -> int:
+        if not isinstance(self.loader, Sized):
+            raise TypeError(
+                f"a {type(self.loader).__name__} has no length, so neither has what is sifted from it"
+            )
+        return len(self.loader)
+
+    def steps_of_a_pass(self, plan: Callable[[int, int], int]) -> int:
+        """Training steps of one pass over the candidates."""
+        if not isinstance(self.loader, Sequence):
+            raise TypeError(
+                f"the sizes of a {type(self.loader).__name__}'s batches cannot be told, so the number of "
+                "steps of a pass cannot either"
+            )
+        sizes = [batches.batch_size(batch) for batch in self.loader]
+        return count_steps(sum(sizes), max(sizes, default=1), plan)
+
+    def start(
+        self, resumed: PoolPosition | None, plan: Callable[[int, int], int]
+    ) -> Iterator[tuple[Any, int, int, PoolPosition]]:
+        """Iterate: each step's candidates, its size, how many were drawn anew, the place after it.
+
+        Args:
+            resumed: the place to go on from, to which the loader is iterated again.
+            plan: step and its size to how many candidates it has.
+        """
+        if resumed is None:
+            states = {name: g.get_state() for name, g in generators_of(self.loader).items()}
+            pool = _Pool(self, PoolPosition(RandomState.now(), states))
+            return pool.steps(plan)
+        here = RandomState.now()
+        resumed.start.restore()
+        restore_generators(self.loader, resumed.generators)
+        pool = _Pool(self, resumed)
+        pool.replay(resumed)
+        here.restore()
+        return pool.steps(plan)
+
+
+class _Pool:
+    """One epoch."""
+
+    def __init__(self, source: PoolSource, place: PoolPosition) -> None:
+        self.source, self.place = source, place
+        self.held: deque[tuple[Any, RandomState]] = deque()
+        self.begun: list[RandomState] = []
+        self.left = self.total = self.taken = 0
+        self.passes, self.over = 1, False
+        self.sizes: deque[int] = deque()
+        self.number = place.steps
+        self._iterator = iter(source.loader)
+
+    def replay(self, place: PoolPosition) -> None:
+        """Take as many batches as were taken, and hold what was left of them.
+
+        Those are read again just as they were the first time.
+        """
+        while self.total < place.total or self.passes < place.passes:
+            again = place.total - self.total
+            if again <= len(place.held):
+                place.held[len(place.held) - again].restore()
+            if not self.take(place.begun):
+                raise ValueError(
+                    f"cannot resume: the loader ended after {self.total} batches, and {place.total} had been "
+                    "used; give the loader that the state was saved with"
+                )
+            while len(self.held) > len(place.held):
+                self.left -= batches.batch_size(self.held.popleft()[0])
+        if self.left > place.left:
+            first, state = self.held.popleft()
+            size = batches.batch_size(first)
+            cut = torch.arange(self.left - place.left, size)
+            self.held.appendleft((batches.take(first, cut, size=size), state))
+        self.left, self.sizes, self.over = place.left, deque(place.sizes), place.over
+
+    def take(self, begun: Sequence[RandomState] = ()) -> bool:
+        """Hold one more batch, or begin another pass; False where there is none.
+
+        Args:
+            begun: the generators that passes after the first are to begin with, where they did so
+                before.
+        """
+        state = RandomState.now()
+        batch = next(self._iterator, self)
+        if batch is self:
+            first_end, self.over = not self.over, True
+            if first_end and not self.source.whole:
+                return False
+            if self.passes <= len(begun):
+                begun[self.passes - 1].restore()
+            state = RandomState.now()
+            again = iter(self.source.loader)
+            if again is self._iterator or self.taken == 0:
+                return False  # a generator runs once
+            self._iterator, self.passes, self.taken = again, self.passes + 1, 0
+            self.begun.append(state)
+            return True
+        size = batches.batch_size(batch)
+        self.taken += 1
+        self.total += 1
+        self.left += size
+        self.held.append((batch, state))
+        if not self.over:
+            self.sizes.append(size)
+        return True
+
+    def steps(
+        self, plan: Callable[[int, int], int]
+    ) -> Iterator[tuple[Any, int, int, PoolPosition]]:
+        largest = 0
+        while True:
+            if not self.sizes and not self.over:
+                self.take()
+            if not self.sizes:
+                return
+            size = self.sizes.popleft()
+            largest = max(size, largest)
+            if not self.source.whole:
+                size = largest
+            wanted = plan(self.number, size)
+            while self.left < wanted and self.take():
+                pass
+            drawn = min(wanted, self.left)
+            if not drawn:
+                return
+            if drawn < wanted:
+                size = -(-size * drawn // wanted)
+            if not self.source.whole:
+                self.sizes.clear()
+            batch = self._drawn(drawn)
+            if not self.source.whole and (self.left or not self.over):
+                self.sizes.append(largest)
+            self.number += 1
+            yield batch, size, drawn, self._position()
+
+    def _drawn(self, count: int) -> Any:
+        parts: list[Any] = []
+        self.left -= count
+        while count:
+            first, state = self.held.popleft()
+            size = batches.batch_size(first)
+            if size > count:
+                rest = batches.take(first, torch.arange(count, size), size=size)
+                self.held.appendleft((rest, state))
+                first, size = batches.take(first, torch.arange(count), size=size), count
+            parts.append(first)
+            count -= size
+        return join(parts, pad=self.source.pad)
+
+    def _position(self) -> PoolPosition:
+        place = self.place
+        return PoolPosition(
+            place.start,
+            place.generators,
+            self.number,
+            self.passes,
+            self.taken,
+            self.total,
+            self.left,
+            tuple(state for _, state in self.held),
+            tuple(self.begun),
+            tuple(self.sizes),
+            self.over,
+        )

@@ -1,0 +1,254 @@
+"""The order in which a loader would read its samples, pass after pass, as indices.
+
+An epoch's first pass is the plain loader's own: drawn from the same generators at the same moment.
+Selection draws more candidates than one pass holds; the passes after it are drawn from a seed, with
+every generator that a sampler might use set aside and put back, so that the next epoch's first pass
+is the plain loader's again.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sifting.rng import RandomState
+
+FAR = 1_000_003  # between the epochs that a sampler is told in one pass and in the next
+
+
+@dataclass(frozen=True)
+class StreamPosition:
+    """A place in a stream of indices.
+
+    Attributes:
+        extra: passes begun after the first.
+        taken: batches taken from the pass under way.
+        over: whether the first pass is over.
+        carry: indices taken and not yet drawn.
+        sizes: of the first pass's batches that no step was made of yet.
+    """
+
+    extra: int = 0
+    taken: int = 0
+    over: bool = False
+    carry: tuple[Any, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+
+class IndexStream:
+    """Indices from a batch sampler, as many as are asked for, over as many passes as they need.
+
+    >>> stream = IndexStream([[0, 1], [2, 3], [4]], seed=0)
+    >>> [stream.draw(lambda n: 2 * n) for _ in range(3)]
+    [[0, 1, 2, 3], [4, 0, 1, 2], [3, 4]]
+    >>> stream.draw(lambda n: 2 * n) is None   # as many steps as the sampler has batches
+    True
+
+    Args:
+        sampler: gives batches of indices; iterated anew for each pass.
+        seed: of the passes after the first.
+        whole: whether an epoch has one step for each batch of the first pass; otherwise it ends
+            with the first pass.
+        batch_size: of a step, where `whole` is not set.
+    """
+
+    def __init__(self, sampler: Iterable[Any], *, seed: int, whole: bool = True) -> None:
+        self.sampler, self.seed, self.whole = sampler, seed, whole
+        self._carry: deque[Any] = deque()
+        self._sizes: deque[int] = deque()
+        self._extra = self._taken = 0
+        self._over = False
+        self._pass = iter(sampler)
+        self._aside = _Aside(sampler)
+        self._batch_size = 0  # the largest of the first pass so far: what a step trains
+
+    @property
+    def position(self) -> StreamPosition:
+        """Where the stream is."""
+        return StreamPosition(
+            self._extra, self._taken, self._over, tuple(self._carry), tuple(self._sizes)
+        )
+
+    def go_to(self, place: StreamPosition) -> None:
+        """Move a fresh stream on to a place; nothing but indices is read.
+
+        The generators of the first pass must be where they were when it began.
+        """
+        self._over, self._extra = place.over, place.extra
+        if place.extra:
+            self._begin_pass()
+        for passed in range(place.taken):
+            if self._next() is None:
+                raise ValueError(
+                    f"cannot resume: the loader's order ended after {passed} batches, and {place.taken} had "
+                    "been drawn; give the loader that the state was saved with"
+                )
+        self._taken = place.taken
+        self._carry, self._sizes = deque(place.carry), deque(place.sizes)
+
+    def draw(self, wanted: Any) -> list[Any] | None:
+        """The candidates of the next step; None where the epoch is over.
+
+        Args:
+            wanted: from the size of the step to how many candidates it chooses among.
+        """
+        if not self._sizes and not self._over:
+            self._take()
+        if not self._sizes:
+            return None
+        size = self._sizes.popleft()
+        if not self.whole:
+            return self._draw_once(size, wanted)
+        count = wanted(size)
+        while len(self._carry) < count:
+            self._take()
+        self.size = size
+        return [self._carry.popleft() for _ in range(count)]
+
+    def _draw_once(self, size: int, wanted: Any) -> list[Any] | None:
+        """Of one pass: what is left of it may be less than a step wants."""
+        self._batch_size = size = max(size, self._batch_size)
+        count = wanted(size)
+        while len(self._carry) < count and not self._over:
+            self._take()
+        drawn = [self._carry.popleft() for _ in range(min(count, len(self._carry)))]
+        self._sizes.clear()
+        if self._carry or not self._over:
+            self._sizes.append(size)
+        self.size = size if len(drawn) == count else -(-size * len(drawn) // count)
+        return drawn or None
+
+    def _take(self) -> None:
+        """One more batch of indices, of a new pass where this one is over."""
+        batch = self._next()
+        if batch is None and not self._over:
+            self._over = True
+            if not self.whole or not (self._sizes or self._carry):
+                return
+        empty = 0
+        while batch is None:
+            if empty > 1:
+                raise ValueError("the loader's sampler gives no indices any more")
+            self._extra, self._taken, empty = self._extra + 1, 0, empty + 1
+            self._begin_pass()
+            batch = self._next()
+        self._taken += 1
+        self._carry.extend(batch)
+        if not self._over:
+            self._sizes.append(len(batch))
+
+    def _begin_pass(self) -> None:
+        self._aside.begin(self.seed + self._extra, self._extra * FAR)
+        with self._aside.used():
+            self._pass = iter(self.sampler)
+
+    def _next(self) -> Sequence[Any] | None:
+        if not self._extra:
+            return next(self._pass, None)
+        with self._aside.used():
+            return next(self._pass, None)
+
+
+class _Aside:
+    """Generators of its own in place of those that a sampler draws from, while it draws."""
+
+    def __init__(self, sampler: Any) -> None:
+        self._nodes = list(chain_of(sampler))
+        self._generators = generators_of(sampler)
+        self._own: tuple[RandomState, dict[str, Tensor]] | None = None
+        self._ahead = 0
+
+    def begin(self, seed: int, ahead: int) -> None:
+        """Start a pass from a seed."""
+        with self._put_back():
+            torch.manual_seed(seed)
+            random.seed(seed)
+            if "numpy" in sys.modules:
+                sys.modules["numpy"].random.seed(seed % 2**32)
+            for generator in self._generators.values():
+                generator.manual_seed(seed)
+            self._keep()
+        self._ahead = ahead
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """While open, the sampler draws from its own; afterwards all are as they were."""
+        assert self._own is not None
+        with self._put_back(), self._other_epoch():
+            state, generators = self._own
+            state.restore()
+            for name, generator in self._generators.items():
+                generator.set_state(generators[name])
+            yield
+            self._keep()
+
+    def _keep(self) -> None:
+        states = {name: generator.get_state() for name, generator in self._generators.items()}
+        self._own = RandomState.now(), states
+
+    @contextmanager
+    def _put_back(self) -> Iterator[None]:
+        state = RandomState.now()
+        states = {name: generator.get_state() for name, generator in self._generators.items()}
+        try:
+            yield
+        finally:
+            state.restore()
+            for name, generator in self._generators.items():
+                generator.set_state(states[name])
+
+    @contextmanager
+    def _other_epoch(self) -> Iterator[None]:
+        """Samplers that make their order from the epoch's number make another one."""
+        told = [
+            (node, node.epoch)
+            for node in self._nodes
+            if isinstance(getattr(node, "epoch", None), int) and hasattr(node, "set_epoch")
+        ]
+        for node, epoch in told:
+            node.set_epoch(epoch + self._ahead)
+        try:
+            yield
+        finally:
+            for node, epoch in told:
+                node.set_epoch(epoch)
+
+
+def chain_of(sampler: Any) -> Iterator[Any]:
+    """A loader or sampler, and the samplers inside it."""
+    open_nodes, seen = [(sampler, 0)], set()
+    while open_nodes:
+        node, depth = open_nodes.pop(0)
+        if id(node) in seen or depth > 4:
+            continue
+        seen.add(id(node))
+        yield node
+        for name in ("batch_sampler", "sampler"):
+            child = getattr(node, name, None)
+            if child is not None:
+                open_nodes.append((child, depth + 1))
+
+
+def generators_of(loader: Any) -> dict[str, torch.Generator]:
+    """The generators that a loader, its samplers and theirs draw from, by where they are."""
+    found: dict[str, torch.Generator] = {}
+    for place, node in enumerate(chain_of(loader)):
+        generator = getattr(node, "generator", None)
+        if isinstance(generator, torch.Generator) and generator not in found.values():
+            found[f"{place}.{type(node).__name__}"] = generator
+    return found
+
+
+def restore_generators(loader: Any, states: Mapping[str, Tensor]) -> None:
+    """Put the generators of a loader back to states that were taken of them."""
+    for name, generator in generators_of(loader).items():
+        if name in states:
+            generator.set_state(states[name].cpu())

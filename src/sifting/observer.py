@@ -1,0 +1,167 @@
+"""The batch that is being trained, and what its forward tells: exact losses, for free."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sifting.chooser import Selection, Step
+from sifting.data import batch as batches
+from sifting.exits.base import Exit, TrainedBatch
+from sifting.exits.scoring import Scorer
+from sifting.measure.audit import Auditor, explored_means
+from sifting.measure.meter import SPAN, Meter
+
+VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
+
+
+class Observer:
+    """Keeps the step under way, and reads the user's training forward.
+
+    Args:
+        scorer: knows how losses are made of a model's output.
+        exit: is told them, where it observes.
+        meter: where ρ_approx of the random picks is kept.
+        auditor: warns by it.
+        trims: whether candidates are trimmed, for which no random pick stands.
+        idle: whether nothing is ever chosen by score, so that nobody wants to know.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        exit: Exit,
+        *,
+        meter: Meter,
+        auditor: Auditor,
+        trims: bool,
+        idle: bool,
+    ) -> None:
+        self.scorer, self.exit, self.meter, self.auditor = scorer, exit, meter, auditor
+        self.trims = trims
+        self.current: Step | None = None  # the batch handed out last, or that is being trained
+        self._heard = False  # whether its losses were reported
+        self._tells_exit = exit.observes and not idle
+
+    def hand_out(self, step: Step, batch: Any) -> Step:
+        """Take note of a batch that is about to be trained."""
+        if self._tells_exit:
+            # in a container of its own: the user may take members out of theirs
+            step = replace(step, members=batches.shallow_copy(batch))
+            if step.selection is None:
+                self.scorer.check(batch)  # not selected, so nobody has asked yet how it is scored
+        self.current, self._heard = step, False
+        return step
+
+    def forget(self) -> None:
+        """There is no batch under way any more."""
+        self.current = None
+
+    def end_step(self) -> None:
+        """The batch under way is trained: its losses have been reported by now, or are lost."""
+        step = self.current
+        if step is not None and step.members is not None and not self._heard:
+            self.exit.missed()
+        self.exit.end_step()
+
+    @contextmanager
+    def training(self, model: nn.Module, step: Step | None = None) -> Iterator[None]:
+        """While open, the user's step runs: time it, and listen to the model's forward in it.
+
+        Args:
+            model: whose forward it is.
+            step: of the batch that is trained, where it is not the one handed out last, since
+                several are fetched before the first is trained.
+        """
+        if step is not None:
+            self.current, self._heard = step, False
+        handle = model.register_forward_hook(Listener(self))
+        try:
+            with self.meter.time("between", self.scorer.device):
+                yield
+            self.end_step()
+        finally:
+            handle.remove()
+
+    def observe(self, losses_B: Tensor) -> None:
+        """Take in the exact losses of the batch under way."""
+        step = self.current
+        if step is None or (step.selection is None and step.members is None):
+            return
+        if losses_B.shape != (step.size,):
+            raise ValueError(
+                f"observe() takes one loss for each of the {step.size} samples handed out last, "
+                f"got a tensor of shape {tuple(losses_B.shape)}"
+            )
+        self._heard = True
+        if step.members is not None:
+            trained = TrainedBatch(self.scorer.call, step.members, step.ids)
+            self.exit.observe(trained, losses_B)
+        selection = step.selection
+        # where samples were trimmed, no random pick stands for them
+        if selection is None or not 0 < step.explored < step.kept or self.trims:
+            return
+        self._measure(losses_B, step, selection)
+
+    def _measure(self, losses_B: Tensor, step: Step, selection: Selection) -> None:
+        means = explored_means(
+            losses_B,
+            selection.explored,
+            explored=step.explored,
+            candidates=len(selection.scores),
+            kept=step.kept,
+        )
+        self.meter.observe(means)
+        if self.meter.observed % SPAN == 0:
+            self.auditor.speak_up(self.meter.counts["steps"])
+
+    def read(self, output: Any) -> None:
+        """Learn from the model's forward in the user's step: its autocast, and its exact losses.
+
+        From the first that fits the batch: a second may be of other weights (SAM), of other
+        inputs, or a recomputation.
+        """
+        if self.scorer.active or not torch.is_grad_enabled():
+            return
+        self.scorer.note_autocast()
+        plan, step = self.scorer.plan, self.current
+        if self._heard or plan is None or step is None:
+            return
+        members = step.members
+        if members is None:
+            if step.selection is None or step.explored == 0:
+                return
+            if plan.heads and self.meter.counts["selections"] % VOCABULARY_EVERY:
+                return
+            members = step.selection.batch
+        losses_B = self.scorer.losses(output, members)
+        if losses_B is not None and losses_B.shape == (step.size,):
+            self.observe(losses_B)
+
+
+class Listener:
+    """Forward hook that reads the user's training forward.
+
+    It does not keep the observer alive, and is mute in a copy: a model that is deep-copied or
+    pickled in the middle of a step takes no sifter with it.
+    """
+
+    def __init__(self, observer: Observer | None = None) -> None:
+        self._observer = None if observer is None else weakref.ref(observer)
+
+    def __call__(self, module: Any, args: Any, output: Any) -> None:
+        observer = None if self._observer is None else self._observer()
+        if observer is not None and not torch.compiler.is_compiling():
+            observer.read(output)
+
+    def __reduce__(self) -> tuple[type[Listener], tuple[()]]:
+        return Listener, ()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Listener:
+        return Listener()
