@@ -6,7 +6,8 @@ import transformers as hf
 from torch import nn
 
 from sifting import Sifter
-from sifting.model.stack import StackError, exit_in_stack, find_stack
+from sifting.model.find import exit_in_stack, find_stack
+from sifting.model.stack import StackError
 from tests.helpers.models import SMALL, Net
 
 
@@ -177,3 +178,19 @@ def test_shared_blocks_are_found_inside_a_larger_model() -> None:
             self.inner = hf.AlbertForMaskedLM(hf.AlbertConfig(**SMALL, embedding_size=16))
 
     assert len(find_stack(Wrapped())) == 4
+
+
+def test_blocks_that_run_backwards_are_no_early_ones() -> None:
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for i in (2, 1, 0):
+                x = self.blocks[i](x)
+            return self.head(x)
+
+    with pytest.raises(StackError, match="runs its blocks in the order 3, 2, 1"):
+        Sifter(Backwards(), exit=1, score="loss").score((torch.randn(4, 8), torch.zeros(4).long()))

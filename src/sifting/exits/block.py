@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from sifting.exits.base import Exit
 from sifting.model.call import logits_of
+from sifting.model.find import exit_in_stack, find_stack
 from sifting.model.objective import Part, Rows, Score
 from sifting.model.plan import Plan, custom_losses, custom_scores, reduced_losses
-from sifting.model.stack import Stack, exit_in_stack, find_stack
+from sifting.model.stack import Stack
 
 
 class BlockExit(Exit):

@@ -24,9 +24,10 @@ from sifting.exits.base import Exit
 from sifting.exits.predictors import Average, Linear, Predictor, Translator
 from sifting.model.call import mask_of
 from sifting.model.features import channels_of, find_stage, pool, stopped_at
+from sifting.model.find import exit_in_stack, find_stack, get_module
 from sifting.model.objective import Part, Rows, Score, part_losses, rows_of
 from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
-from sifting.model.stack import Stack, StackError, exit_in_stack, find_stack, get_module
+from sifting.model.stack import Stack, StackError
 from sifting.parallel.ranks import Ranks
 
 WIDEST = 2048  # pooled features that a head of its own gets at most

@@ -1,15 +1,18 @@
-"""Networks of stages that change shape (CNNs): finding a stage, and stopping a model there."""
+"""Features on the way through a model: stopping it at a module, and averages over positions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
-from sifting.model.stack import first_tensor
+from sifting.model.stack import Stack
+from sifting.model.values import first_tensor
 
 
 class Stopped(Exception):
@@ -32,9 +35,14 @@ def stopped_at(module: nn.Module, run: Callable[[], Any]) -> Tensor:
     def stop(module: nn.Module, args: Any, output: Any) -> None:
         raise Stopped(output)
 
-    handle = module.register_forward_hook(stop)
+    return _caught(module, module.register_forward_hook(stop), run)
+
+
+def _caught(module: nn.Module, handle: RemovableHandle, run: Callable[[], Any]) -> Tensor:
+    """What a hook that stops the forward has caught."""
     try:
-        run()
+        with handle:
+            run()
     except Stopped as stopped:
         found = first_tensor(stopped.output)
         if found is None:
@@ -42,11 +50,47 @@ def stopped_at(module: nn.Module, run: Callable[[], Any]) -> Tensor:
                 f"the exit's module, a {type(module).__name__}, returned no tensor"
             ) from None
         return found
-    finally:
-        handle.remove()
     raise ValueError(
         f"the exit's module, a {type(module).__name__}, did not run in the model's forward"
     )
+
+
+def stopped_in(stack: Stack, k: int, run: Callable[[], Any]) -> Tensor:
+    """Run a model only until the k-th block of a stack, and return the hidden state after it.
+
+    >>> from sifting.model.find import find_stack
+    >>> model = nn.Sequential(nn.Linear(2, 3), *[nn.Linear(3, 3) for _ in range(4)], nn.Linear(3, 9))
+    >>> stopped_in(find_stack(model), 2, lambda: model(torch.zeros(4, 2))).shape
+    torch.Size([4, 3])
+
+    Nothing is asked of what follows, so the stack need not be a chain. Where `check_chain` has found
+    that the model adds up what the blocks put out, it is the sum that the next block is given.
+    """
+    stack.check_exit(k)
+    summed = stack.wiring.hand_on in ("zeros", "input") and stack.wiring.slot is not None
+    if summed and k < len(stack):
+
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            raise Stopped(stack.wiring.state(args, kwargs))
+
+        module = stack.module(stack.blocks[k][0])
+        return _caught(module, module.register_forward_pre_hook(enter, with_kwargs=True), run)
+    calls = 0
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == (k if stack.repeats > 1 else 1):
+            raise Stopped(output)
+
+    if stack.repeats == 1:
+        module = stack.module(stack.blocks[k - 1][-1])
+        return _caught(module, module.register_forward_hook(leave), run)
+    with ExitStack() as handles:  # blocks that serve several layers: count the calls of them all
+        for names in stack.blocks[1:]:
+            handles.enter_context(stack.module(names[-1]).register_forward_hook(leave))
+        module = stack.module(stack.blocks[0][-1])
+        return _caught(module, module.register_forward_hook(leave), run)
 
 
 def find_stage(model: nn.Module) -> str | None:
@@ -99,13 +143,18 @@ def pool(
     (torch.Size([2, 7]), torch.Size([2, 5]))
 
     Args:
-        hidden: maps (B, C, height, width), sequences (B, T, C) or (B, C, T), or features (B, C).
-        channels: the width of the layer, which tells sequences of the two kinds apart.
+        hidden: maps (B, C, height, width) or (B, height, width, C), volumes (B, C, depth, height,
+            width), sequences (B, T, C) or (B, C, T), or features (B, C).
+        channels: the width of the layer, which tells those of two kinds apart.
         mask: the positions of a sequence that count.
         side: a map is averaged over a grid of this many cells a side.
     """
     if hidden.is_nested:
         return torch.stack([sample.mean(dim=0) for sample in hidden.unbind()])
+    if hidden.ndim == 5:
+        return F.adaptive_avg_pool3d(hidden, 1).flatten(1)
+    if hidden.ndim == 4 and channels == hidden.shape[3] != hidden.shape[1]:
+        hidden = hidden.permute(0, 3, 1, 2)
     if hidden.ndim == 4:
         return F.adaptive_avg_pool2d(hidden, side).flatten(1)
     if hidden.ndim != 3:

@@ -1,33 +1,30 @@
-"""The stack of blocks inside a model: finding it, and running only its first k blocks.
+"""The stack of blocks inside a model, and running only its first k blocks.
 
-Nothing is known here about any architecture. A stack is a run of modules of one class, with
-parameters of the same shapes, one after the other in a container. While a model is truncated,
-the blocks after the k-th are replaced in their container by stand-ins that hand on the k-th
-block's output; afterwards the container holds what it held before.
+While a model is truncated, the blocks after the k-th are replaced in their container by stand-ins
+that keep the hidden state as it is after the k-th; afterwards the container holds what it held
+before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-# A run of blocks with less than this share of the parameters from there on (embeddings and
-# vocabulary heads aside) is a part of the model, not its trunk: cutting it short saves little.
-LEAST_SHARE = 0.4
-LONGEST_PATTERN = 4  # modules that make one block in a flat nn.Sequential, e.g. Linear, ReLU
+from sifting.model.gate import Act, replaced
+from sifting.model.values import first_tensor
+from sifting.model.wiring import Wiring, broken_link, find_wiring, steps_of
 
 
 class StackError(ValueError):
-    """No stack, or more than one: the message lists what was found."""
+    """No stack, more than one, or none that an exit has a meaning in: the message says which."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Stack:
     """The blocks of a model, in the order in which they run.
 
@@ -35,19 +32,26 @@ class Stack:
         path: dotted path of the container.
         container: the ModuleList or Sequential that holds the blocks.
         blocks: the names, within the container, of the modules that make up each block.
+        model: the model that it is in.
         repeats: how often each block is used on average, where blocks are shared between
             layers (ALBERT); 1 elsewhere.
-        named: whether the user named it, and so answers for its blocks following each other.
+        wiring: how the model goes from block to block, once `check_chain` has found it; blocks
+            are taken to chain until then.
     """
 
     path: str
     container: nn.Module
     blocks: tuple[tuple[str, ...], ...]
+    model: nn.Module
     repeats: int = 1
-    named: bool = False
+    wiring: Wiring = field(default_factory=Wiring)
 
     def __len__(self) -> int:
         return len(self.blocks) * self.repeats
+
+    def __str__(self) -> str:
+        block = " + ".join(type(self.module(name)).__name__ for name in self.blocks[0])
+        return f"{self.path!r} ({len(self)} × {block})"
 
     def check_exit(self, k: int) -> None:
         """Raise unless there is a k-th block, counting from 1."""
@@ -64,51 +68,49 @@ class Stack:
         return child
 
     def check_chain(self, run: Callable[[], Any]) -> None:
-        """Raise unless each block takes what the one before it put out, in the same shape.
+        """Find out how the model goes from block to block; raise where an exit has no meaning.
 
         Args:
-            run: puts some samples through the whole model.
+            run: puts some samples through the whole model, in eval mode, without gradients.
         """
-        calls: list[tuple[list[Tensor], Tensor | None]] = []
-        entered: list[list[Tensor]] = []
-
-        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-            entered.append([v for v in (*args, *kwargs.values()) if isinstance(v, Tensor)])
-
-        def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            calls.append((entered.pop(), first_tensor(output)))
-
-        handles = []
-        for names in self.blocks:
-            first, last = self.module(names[0]), self.module(names[-1])
-            handles.append(first.register_forward_pre_hook(enter, with_kwargs=True))
-            handles.append(last.register_forward_hook(leave, with_kwargs=True))
-        try:
-            run()
-        finally:
-            for handle in handles:
-                handle.remove()
-        name = f"the stack {self.path!r} ({len(self)} × {_block_name(self)})"
-        if len(calls) != len(self):
+        ends = [(self.module(names[0]), self.module(names[-1])) for names in self.blocks]
+        steps = steps_of(ends, run)
+        if len(steps) != len(self):
             raise StackError(
-                f"{name} ran {len(calls)} blocks in one forward: it is not run once, in order, so an exit "
-                "in it has no meaning. Name another with stack='…', or use TunedExit or exit='last'"
+                f"the stack {self} ran {len(steps)} blocks in one forward: it is not run once, in order, so "
+                "an exit in it has no meaning. Name another with stack='…', or use TunedExit('path') at "
+                "another module, or exit='last'"
             )
-        for i, ((_, before), (inputs, output)) in enumerate(pairwise(calls), start=1):
+        order = [step.block for step in steps]
+        if self.repeats == 1 and order != sorted(order):
+            raise StackError(
+                f"the stack {self} runs its blocks in the order {', '.join(str(i + 1) for i in order)}, so "
+                "its first ones are not early. Use TunedExit('path.to.module') or exit='last'"
+            )
+        outputs = [first_tensor(step.output) for step in steps]
+        for i, (before, after) in enumerate(pairwise(outputs), start=1):
             if before is not None and before.is_nested:
                 continue
-            if before is None or output is None or before.shape != output.shape:
+            if before is None or after is None or before.shape != after.shape:
                 raise StackError(
-                    f"{name}: blocks {i} and {i + 1} put out different shapes, so the model's head does not "
-                    "fit the earlier one. Use TunedExit('path') or AdditiveExit(model, 'path')"
+                    f"the stack {self}: blocks {i} and {i + 1} put out different shapes, so the model's head "
+                    "does not fit the earlier one. Use TunedExit('path') or AdditiveExit(model, 'path')"
                 )
-            if self.named:
-                continue
-            if not any(_same(v, before) for v in inputs):
-                raise StackError(
-                    f"{name}: block {i + 1} does not take the output of block {i}. If it is a chain all the "
-                    f"same, say so with stack={self.path!r}; else use TunedExit or exit='last'"
-                )
+        single = self.repeats == 1 and all(len(block) == 1 for block in self.blocks)
+        broken = broken_link(steps, itself=single)
+        if broken is None:
+            self.wiring = Wiring()
+            return
+        names = [names[0] for names in self.blocks]
+        found = find_wiring(self.model, self.container, names, steps, run) if single else None
+        if found is None:
+            raise StackError(
+                f"the stack {self}: block {broken + 1} does not take the output of block {broken}, nor a "
+                "state that it was added to, so nothing carries an early block's result to the model's "
+                "head. Use TunedExit('path.to.module'), which has a head of its own, or exit='last'; or put "
+                "into the blocks what the model does between them"
+            )
+        self.wiring = found
 
     @contextmanager
     def truncated(self, k: int) -> Iterator[Exitway]:
@@ -117,21 +119,17 @@ class Stack:
         Yields the record of what the k-th block put out.
         """
         self.check_exit(k)
-        way = Exitway(limit=k)
-        swapped: dict[str, nn.Module] = {}
+        way = Exitway(k, self.wiring)
         handle = None
+        acts: dict[str, Act]
+        if self.repeats > 1:
+            acts = dict.fromkeys((names[-1] for names in self.blocks), way.counted)
+        else:
+            handle = self.module(self.blocks[k - 1][-1]).register_forward_hook(way.record)
+            acts = dict.fromkeys((name for names in self.blocks[k:] for name in names), way.skip)
         try:
-            if self.repeats > 1:
-                way.shared = True
-                for names in self.blocks:
-                    swapped[names[-1]] = self.module(names[-1])
-                    self.container._modules[names[-1]] = _Gate(swapped[names[-1]], way)
-            else:
-                handle = self.module(self.blocks[k - 1][-1]).register_forward_hook(way.record)
-                for name in (name for names in self.blocks[k:] for name in names):
-                    swapped[name] = self.module(name)
-                    self.container._modules[name] = _Gate(swapped[name], way)
-            yield way
+            with replaced(self.container, acts):
+                yield way
             if way.output is not None and way.limit < len(self) and not way.skipped:
                 raise StackError(
                     f"the blocks after {k} of {self.path!r} were not called through their container, so "
@@ -140,291 +138,53 @@ class Stack:
         finally:
             if handle is not None:
                 handle.remove()
-            self.container._modules.update(swapped)
 
 
 class Exitway:
     """What went through the exit during one truncated forward."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, wiring: Wiring) -> None:
         self.limit = limit
-        self.shared = False
+        self.wiring = wiring
         self.skipped = False
         self.calls = 0
         self.output: Any = None
+        self.state: Tensor | None = None
 
     def record(self, module: nn.Module, args: Any, output: Any) -> None:
         """Forward hook of the k-th block."""
-        self.output = output
+        self.output = self.wiring.kept(output)
+
+    def skip(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a stand-in for a block after the k-th returns."""
+        if not self.skipped and self.wiring.hand_on in ("zeros", "input"):
+            self.state = self.wiring.state(args, kwargs)
+        self.skipped = True
+        if self.output is None:
+            return None  # the exit did not run: `hidden` says so
+        return self.wiring.stand_in(self.output, args, kwargs)
+
+    def counted(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a stand-in for a block that serves several layers returns."""
+        if self.calls >= self.limit:
+            return self.skip(block, args, kwargs)
+        self.calls += 1
+        output = block(*args, **kwargs)
+        self.output = self.wiring.kept(output)
+        return output
 
     @property
     def hidden(self) -> Tensor:
-        """The k-th block's output tensor; the first one, where it returns several."""
-        found = first_tensor(self.output)
+        """The hidden state after the k-th block.
+
+        What it put out (the first tensor, where it returns several), or what the next one is given
+        where that is more: the sum of all that the blocks have added. After the last block, only
+        what it put out is known.
+        """
+        found = self.state if self.state is not None else first_tensor(self.output)
         if found is None:
             raise ValueError(
                 "the block at the exit did not run, or returned no tensor: the model does not run "
                 "its stack in order. Name the right one with stack=, or pass forward="
             )
         return found
-
-
-class _Gate(nn.Module):
-    """Stands in for a block: runs it while calls are left, then hands on the last output.
-
-    Whatever else the model asks of the block (an attention type, say) the block answers.
-    """
-
-    def __init__(self, block: nn.Module, way: Exitway) -> None:
-        super().__init__()
-        object.__setattr__(self, "_block", block)  # not a submodule: the block is not ours
-        object.__setattr__(self, "_way", way)
-        self.training = False
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        way: Exitway = self.__dict__["_way"]
-        if way.shared and way.calls < way.limit:
-            way.calls += 1
-            way.output = self.__dict__["_block"](*args, **kwargs)
-        else:
-            way.skipped = True
-        return way.output
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(self.__dict__["_block"], name)
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num())
-
-
-def first_tensor(value: Any) -> Tensor | None:
-    """The first tensor in a block's output.
-
-    >>> first_tensor((None, (nn.Parameter(), 3))) is None
-    False
-    """
-    if isinstance(value, Tensor):
-        return value
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, tuple | list):
-        for member in value:
-            found = first_tensor(member)
-            if found is not None:
-                return found
-    return None
-
-
-def find_stack(model: nn.Module, path: str | None = None) -> Stack:
-    """The model's stack of blocks, found by its shape or named by a dotted path.
-
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
-    >>> find_stack(model).path, len(find_stack(model))
-    ('1', 2)
-
-    Raises:
-        StackError: where there is none, or several of about the same size; it lists them.
-    """
-    if path is not None:
-        return _named_stack(model, path)
-    found = _outermost(list(_candidates(model)))
-    if not found:
-        raise StackError(
-            f"no stack of repeated blocks found in {type(model).__name__}. Name one with "
-            "stack='path.to.blocks'; or choose an exit that needs none: exit='last', "
-            "TunedExit('path.to.module') or AdditiveExit(model, 'path.to.module')"
-        )
-    sizes = {stack.path: _parameter_count(stack) for stack in found}
-    found.sort(key=lambda stack: -sizes[stack.path])
-    best = found[0]
-    rivals = [stack for stack in found if sizes[stack.path] > 0.1 * max(1, sizes[best.path])]
-    if len(rivals) > 1:
-        raise StackError(
-            f"{type(model).__name__} has {len(rivals)} stacks that could be meant: "
-            + "; ".join(f"{s.path!r} ({len(s)} × {_block_name(s)})" for s in rivals)
-            + ". Name one with stack='…'"
-        )
-    share = sizes[best.path] / max(1, sizes[best.path] + _parameters_after(best, model))
-    if share < LEAST_SHARE:
-        raise StackError(
-            f"no stack of repeated blocks makes up {type(model).__name__}: the largest, "
-            f"{best.path!r} ({len(best)} × {_block_name(best)}), holds {share:.0%} of the parameters "
-            "from there on. "
-            "Name it with stack='…' if it is meant; or use TunedExit('path.to.module') or "
-            "AdditiveExit(model, 'path.to.module')"
-        )
-    return best
-
-
-def exit_in_stack(model: nn.Module, path: str, argument: str = "exit") -> tuple[Stack, int]:
-    """The stack that holds the module at a dotted path, and that module's place in it.
-
-    >>> model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), nn.Linear(8, 2))
-    >>> exit_in_stack(model, "0.1")[1]
-    2
-    """
-    if isinstance(get_module(model, path, argument), nn.ModuleList):
-        raise StackError(
-            f"{argument}={path!r} is the stack, not a block of it: pass stack={path!r} and exit=1, 2, …"
-        )
-    parent, _, name = path.rpartition(".")
-    if isinstance(get_module(model, parent, argument), nn.ModuleList | nn.Sequential):
-        for stack in _stacks_in(parent, get_module(model, parent, argument), model):
-            for place, names in enumerate(stack.blocks, start=1):
-                if name in names:
-                    return stack, place
-    raise StackError(
-        f"{argument}={path!r} is not a block of a stack, so the model's own head does not fit its output. "
-        f"Use exit=TunedExit({path!r}) or exit=AdditiveExit(model, {path!r})"
-    )
-
-
-def get_module(model: nn.Module, path: str, argument: str) -> nn.Module:
-    """`model.get_submodule` with an error that says what is there instead."""
-    try:
-        return model.get_submodule(path)
-    except AttributeError:
-        known = [name for name, _ in model.named_modules() if name]
-        head = path.split(".")[0]
-        near = [n for n in known if n.split(".")[-1] == path.split(".")[-1] or n.startswith(head)]
-        raise ValueError(
-            f"{argument}={path!r} names no module of {type(model).__name__}; "
-            f"it has {', '.join(map(repr, (near or known)[:6]))}, …"
-        ) from None
-
-
-def _named_stack(model: nn.Module, path: str) -> Stack:
-    container = get_module(model, path, "stack")
-    stacks = list(_stacks_in(path, container, model))
-    if stacks:
-        return replace(max(stacks, key=len), named=True)
-    children = [name for name, child in container._modules.items() if child is not None]
-    if not isinstance(container, nn.ModuleList | nn.Sequential) or not children:
-        raise StackError(
-            f"stack={path!r} is a {type(container).__name__}: name an nn.ModuleList or nn.Sequential"
-        )
-    # named by the user, who knows that its members follow each other
-    return Stack(path, container, tuple((name,) for name in children), named=True)
-
-
-def _candidates(model: nn.Module) -> Iterator[Stack]:
-    for path, module in model.named_modules():
-        if isinstance(module, nn.ModuleList | nn.Sequential):
-            yield from _stacks_in(path, module, model)
-
-
-def _stacks_in(path: str, container: nn.Module, model: nn.Module) -> Iterator[Stack]:
-    """The longest run of alike blocks in a container, if it has one."""
-    names = [name for name, child in container._modules.items() if child is not None]
-    children = [container._modules[name] for name in names]
-    kinds = [_kind(child) for child in children if child is not None]
-    best: tuple[int, int, int] | None = None  # blocks, start, pattern length
-    widths = range(1, LONGEST_PATTERN + 1) if isinstance(container, nn.Sequential) else (1,)
-    for width in widths:
-        for start in range(len(kinds)):
-            pattern = kinds[start : start + width]
-            if len(pattern) < width or not pattern[0][1]:  # a block starts with parameters
-                continue
-            blocks = 1
-            while _alike(pattern, kinds[start + blocks * width : start + (blocks + 1) * width]):
-                blocks += 1
-            if blocks >= 2 and (best is None or blocks * width > best[0] * best[2]):
-                best = (blocks, start, width)
-    if best is None and isinstance(container, nn.ModuleList) and len(names) == 1:
-        best = (1, 0, 1)  # one block, for a model of one layer or one that shares it
-    if best is None:
-        return
-    blocks, start, width = best
-    config = _config(model, path)
-    depth = getattr(config, "num_hidden_layers", None)
-    if blocks == 1 and not isinstance(depth, int):
-        return
-    # layers that share their blocks (ALBERT): one block for all, or as many as there are groups
-    shared = isinstance(depth, int) and blocks in (1, getattr(config, "num_hidden_groups", None))
-    yield Stack(
-        path,
-        container,
-        tuple(tuple(names[start + b * width : start + (b + 1) * width]) for b in range(blocks)),
-        repeats=depth // blocks if shared and isinstance(depth, int) and depth % blocks == 0 else 1,
-    )
-
-
-def _config(model: nn.Module, path: str) -> Any:
-    """The config of the nearest module above a path that has one."""
-    while path:
-        path = path.rpartition(".")[0]
-        config = getattr(model.get_submodule(path), "config", None)
-        if config is not None:
-            return config
-    return None
-
-
-def _kind(module: nn.Module) -> tuple[type[nn.Module], dict[str, tuple[int, ...]]]:
-    return type(module), {name: tuple(p.shape) for name, p in module.named_parameters()}
-
-
-def _alike(pattern: list[Any], other: list[Any]) -> bool:
-    """Same classes, and the same shape wherever both have a parameter of that name."""
-    if len(pattern) != len(other):
-        return False
-    for (kind, shapes), (other_kind, other_shapes) in zip(pattern, other, strict=True):
-        common = shapes.keys() & other_shapes.keys()
-        if kind is not other_kind or any(shapes[n] != other_shapes[n] for n in common):
-            return False
-        if max(len(shapes), len(other_shapes)) > 2 * max(1, len(common)):
-            return False
-    return True
-
-
-def _outermost(stacks: list[Stack]) -> list[Stack]:
-    """Drop stacks inside another's blocks: attention heads, experts, the layers of a group."""
-    return [
-        stack
-        for stack in stacks
-        if not any(
-            stack is not other
-            and (
-                stack.path == other.path
-                or stack.path.startswith(f"{other.path}." if other.path else "")
-            )
-            and any(
-                stack.container is inner
-                for names in other.blocks
-                for name in names
-                for inner in other.module(name).modules()
-            )
-            for other in stacks
-        )
-    ]
-
-
-def _parameter_count(stack: Stack) -> int:
-    return sum(
-        p.numel()
-        for names in stack.blocks
-        for name in names
-        for p in stack.module(name).parameters()
-    )
-
-
-def _parameters_after(stack: Stack, model: nn.Module) -> int:
-    """Parameters registered after the stack's, embeddings and vocabulary heads aside."""
-    aside = {
-        id(p)
-        for m in model.modules()
-        if isinstance(m, nn.Embedding)
-        or (isinstance(m, nn.Linear) and m.out_features > 8 * m.in_features)
-        for p in m.parameters(recurse=False)
-    }
-    own = {id(p) for names in stack.blocks for n in names for p in stack.module(n).parameters()}
-    parameters = list(model.parameters())
-    last = max((i for i, p in enumerate(parameters) if id(p) in own), default=-1)
-    return sum(p.numel() for p in parameters[last + 1 :] if id(p) not in aside)
-
-
-def _block_name(stack: Stack) -> str:
-    return " + ".join(type(stack.module(name)).__name__ for name in stack.blocks[0])

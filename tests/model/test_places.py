@@ -1,0 +1,329 @@
+"""A place to leave any network early, for networks that people write themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as hf
+from torch import Tensor, nn
+
+from sifting import Sifter
+from sifting.exits.tuned import TunedExit
+from sifting.model.features import pool, stopped_at, stopped_in
+from sifting.model.find import find_stack
+from sifting.model.no_trace import quiet
+from sifting.model.places import candidate_places, find_place, structural_place
+from sifting.model.stack import StackError
+from tests.helpers.models import SMALL, Net, token_batch
+
+
+class Basic(nn.Module):
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.down = nn.Conv2d(inputs, width, 1, stride) if stride > 1 or inputs != width else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = x if self.down is None else self.down(x)
+        return F.relu(kept + self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))))
+
+
+class ResNet(nn.Module):
+    """Stages as attributes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 8, 3, 1, 1, bias=False), nn.BatchNorm2d(8)
+        self.layer1 = nn.Sequential(Basic(8, 8, 1), Basic(8, 8, 1))
+        self.layer2 = nn.Sequential(Basic(8, 16, 2), Basic(16, 16, 1))
+        self.layer3 = nn.Sequential(Basic(16, 32, 2), Basic(32, 32, 1))
+        self.fc = nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.bn1(self.conv1(x)))
+        return self.fc(self.layer3(self.layer2(self.layer1(x))).mean((2, 3)))
+
+
+class Vgg(nn.Module):
+    """One flat trunk whose repeated blocks come late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        inputs = 3
+        for width in (8, 32, 0, 64, 64, 64, 0):
+            if width:
+                layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU(inplace=True)]
+                inputs = width
+            else:
+                layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        self.classifier = nn.Linear(64 * 16, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.features(x).flatten(1))
+
+
+class Plain(nn.Module):
+    """Layers as attributes, joined by functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 32, 3)
+        self.fc1, self.fc2 = nn.Linear(32 * 36, 32), nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv2(F.relu(self.conv1(x))))
+        return self.fc2(F.relu(self.fc1(F.max_pool2d(x, 2).flatten(1))))
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = (
+            nn.Linear(16, 8),
+            nn.Linear(8, 64),
+            nn.Linear(64, 32),
+        )
+        self.out = nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in (self.first, self.second, self.third):
+            x = torch.tanh(layer(x))
+        return self.out(x)
+
+
+class Recurrent(nn.Module):
+    """One label a sequence; the recurrent layers return tuples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+        self.first = nn.GRU(8, 8, batch_first=True)
+        self.second = nn.LSTM(8, 48, 2, batch_first=True)
+        self.out = nn.Linear(48, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden, _ = self.first(self.embed(x))
+        _, (last, _) = self.second(hidden)
+        return self.out(last[-1])
+
+
+class TimeFirst(Recurrent):
+    """The recurrent layers see (time, samples, features), so none of theirs is a row a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.GRU(8, 8)
+        self.second = nn.LSTM(8, 48, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden, _ = self.first(self.embed(x).transpose(0, 1))
+        return self.out(self.second(hidden)[1][0][-1])
+
+
+class Experts(nn.Module):
+    """The only list is of experts, of which a router picks one for each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.router = nn.Linear(16, 8), nn.Linear(8, 3)
+        self.experts = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+        self.wide, self.out = nn.Linear(8, 256), nn.Linear(256, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.stem(x))
+        chosen, mixed = self.router(h).argmax(1), torch.zeros_like(h)
+        for i, expert in enumerate(self.experts):
+            mixed[chosen == i] = expert(h[chosen == i])
+        return self.out(F.relu(self.wide(h + mixed)))
+
+
+IMAGES = (2, 3, 16, 16)
+CASES: list[tuple[Callable[[], nn.Module], tuple[int, ...], str]] = [
+    (ResNet, IMAGES, "layer2"),
+    (Vgg, IMAGES, "features.4"),
+    (Plain, IMAGES, "conv1"),
+    (Mlp, (2, 16), "first"),
+    (Recurrent, (2, 7), "first"),
+    (TimeFirst, (2, 7), "embed"),
+    (Experts, (2, 16), "stem"),
+    (Net, (2, 8), "blocks.0"),
+    (lambda: nn.Sequential(nn.Flatten(), nn.Linear(16, 5)), (2, 16), "1"),
+]
+
+
+def inputs_for(model: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    return torch.randint(0, 50, shape) if isinstance(model, Recurrent) else torch.randn(shape)
+
+
+@pytest.mark.parametrize(("make", "shape", "path"), CASES)
+def test_a_place_is_found_and_the_forward_stops_there(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], path: str
+) -> None:
+    model = make()
+    x = inputs_for(model, shape)
+    with quiet(model):
+        place = find_place(model, lambda: model(x), size=2)
+        assert place.path == path
+        caught: list[Tensor] = []
+        handle = model.get_submodule(path).register_forward_hook(
+            lambda m, a, out: caught.append((out if isinstance(out, Tensor) else out[0]).clone())
+        )
+        model(x)
+        handle.remove()
+        features = stopped_at(model.get_submodule(path), lambda: model(x))
+    assert torch.equal(features, caught[0])
+    assert len(pool(features, channels=None)) == 2
+    assert place.share is not None
+
+
+@pytest.mark.parametrize(
+    ("make", "shape", "path"), [case for case in CASES if case[0] not in (Net, Experts)]
+)
+def test_a_tuned_exit_works_at_the_place(
+    make: Callable[[], nn.Module], shape: tuple[int, ...], path: str
+) -> None:
+    model = make()
+    x, y = inputs_for(model, (6, *shape[1:])), torch.randint(0, 5, (6,))
+    sifter = Sifter(model, exit=TunedExit(path), score="loss")
+    assert sifter.score((x, y)).shape == (6,)
+    assert sifter.select((x, y)).indices.shape == (3,)
+
+
+def test_shares_are_those_of_the_multiplications() -> None:
+    """Against sums worked out by hand, for two samples."""
+    model = Plain()
+    x = torch.randn(IMAGES)
+    work = [
+        2 * 14 * 14 * 4 * 3 * 9,
+        2 * 12 * 12 * 32 * 4 * 9,
+        2 * 32 * 36 * 32,
+        2 * 32 * 5,
+    ]
+    with quiet(model):
+        places = candidate_places(model, lambda: model(x), size=2)
+    assert [place.path for place in places] == ["conv1", "conv2", "fc1"]
+    for i, place in enumerate(places):
+        assert place.share == pytest.approx(sum(work[: i + 1]) / sum(work))
+
+
+def test_a_dear_suggestion_gives_way_to_a_cheap_place() -> None:
+    model = Vgg()
+    x = torch.randn(IMAGES)
+    late = structural_place(model)
+    assert late is not None
+    assert late.stack is not None
+    assert late.stack.path == "features"
+    with quiet(model):
+        place = find_place(model, lambda: model(x), size=2)
+    assert (place.share or 1) < 0.1
+
+
+def test_of_encoder_and_decoder_the_head_is_reached_from_the_decoder() -> None:
+    t5 = hf.T5ForConditionalGeneration(
+        hf.T5Config(
+            d_model=16, d_ff=32, num_layers=3, num_heads=2, d_kv=8, vocab_size=50,
+            decoder_start_token_id=0,
+        )
+    )  # fmt: skip
+    ids = torch.randint(1, 50, (2, 6))
+    with quiet(t5):
+        place = find_place(t5, lambda: t5(input_ids=ids, labels=ids), size=2, head=True)
+        own = find_place(t5, lambda: t5(input_ids=ids, labels=ids), size=2)
+    assert str(place).startswith("block 1 of 'decoder.block', after 5")
+    assert own.path.startswith("encoder.")
+    assert structural_place(t5) is None
+
+
+def test_the_head_of_a_network_without_a_stack_cannot_be_reached_early() -> None:
+    model = Plain()
+    x = torch.randn(IMAGES)
+    with quiet(model), pytest.raises(StackError, match=r"Plain predicts at every.*exit='last'"):
+        find_place(model, lambda: model(x), head=True)
+
+
+def test_a_network_of_one_layer_has_no_place() -> None:
+    model = nn.Linear(4, 2)
+    x = torch.zeros(2, 4)
+    with quiet(model), pytest.raises(StackError, match=r"no module of Linear.*exit='last'"):
+        find_place(model, lambda: model(x))
+
+
+def test_frozen_layers_and_positions_are_no_places() -> None:
+    class Positioned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen = nn.Linear(4, 4).requires_grad_(False)
+            self.positions = nn.Embedding(1, 4)
+            self.hidden, self.out = nn.Linear(4, 64), nn.Linear(64, 64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.frozen(x) + self.positions(torch.zeros(len(x), dtype=torch.long))
+            return self.out(self.hidden(x))
+
+    model = Positioned()
+    x = torch.randn(2, 4)
+    with quiet(model):
+        assert [p.path for p in candidate_places(model, lambda: model(x))] == ["hidden"]
+
+
+def test_features_of_a_stack_need_no_chain() -> None:
+    class Joined(nn.Module):
+        """Norms between the blocks: no head can be reached, and features can be had."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+            self.norms = nn.ModuleList([nn.LayerNorm(8) for _ in range(3)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block, norm in zip(self.blocks, self.norms, strict=True):
+                x = norm(x + block(x))
+            return x
+
+    model = Joined()
+    x = torch.randn(2, 8)
+    stack = find_stack(model, "blocks")
+    with torch.no_grad():
+        with pytest.raises(StackError):
+            stack.check_chain(lambda: model(x))
+        second = model.norms[0](x + model.blocks[0](x))
+        got = stopped_in(stack, 2, lambda: model(x))
+        torch.testing.assert_close(got, model.blocks[1](second))
+
+
+def test_features_in_shared_and_in_summed_stacks() -> None:
+    albert = hf.AlbertForMaskedLM(
+        hf.AlbertConfig(**SMALL, embedding_size=16, num_hidden_groups=2)
+    ).eval()
+    ids = token_batch()["input_ids"]
+    with torch.no_grad():
+        want = albert(input_ids=ids, output_hidden_states=True).hidden_states
+        for k in (1, 2, 3):
+            got = stopped_in(find_stack(albert), k, lambda: albert(input_ids=ids))
+            torch.testing.assert_close(got, want[k])
+
+    class Summed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = x + block(x)
+            return x.tanh()
+
+    model = Summed()
+    x = torch.randn(2, 8)
+    stack = find_stack(model)
+    with torch.no_grad():
+        stack.check_chain(lambda: model(x))
+        got = stopped_in(stack, 1, lambda: model(x))
+        torch.testing.assert_close(got, x + model.blocks[0](x))
