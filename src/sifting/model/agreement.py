@@ -14,16 +14,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sifting.data import batch as batches
+from sifting.model.by_sample import check_reduced
+from sifting.model.call import logits_of, loss_of
+from sifting.model.matching import tolerances
+from sifting.model.objective import GIVEN
 from sifting.model.parts import CHUNK, reduced_loss
 
 if TYPE_CHECKING:
     from sifting.model.plan import Plan
 
 CLOSE = 0.02  # relative difference of two losses that are taken for the same
-ALIKE = 0.99  # cosine of two gradients that are taken for the same
+ALIKE = 0.9999  # cosine of two gradients that are taken for the same
+ALIKE_HALF = 0.999  # the same, of outputs in half precision
 
 
 @dataclass(frozen=True)
@@ -110,10 +115,11 @@ def compare_gradients(
     if not bool(b.isfinite().all()) or not bool(b.any()) or not bool(a.any()):
         return None
     cosine = float(torch.dot(a, b) / (a.norm() * b.norm()))
-    if cosine >= ALIKE:
+    half = any(outputs[name].dtype in (torch.float16, torch.bfloat16) for name in names)
+    if cosine >= (ALIKE_HALF if half else ALIKE):
         return Agreement(True, 1.0, cosine)
-    said = f"has a gradient at the model's outputs that agrees by {cosine:.2f}"
-    return Agreement(False, 1.0, cosine, _message(plan, said, "1.00"))
+    said = f"has a gradient at the model's outputs that agrees by {cosine:.4f}"
+    return Agreement(False, 1.0, cosine, _message(plan, said, "1.0000"))
 
 
 def reduced(
@@ -146,6 +152,35 @@ def reduced(
         for part in plan.parts
     ]
     return torch.stack(terms).sum()
+
+
+def verify(plan: Plan, model: nn.Module, batch: Any) -> None:
+    """Raise where what was found on two samples does not give the model's own loss of more.
+
+    Two samples of one class cannot tell that classes have weights. It takes a forward of as many
+    samples as have few logits; the model is in eval mode, without gradients.
+    """
+    if not plan.call.takes_labels(model, batch) or plan.origin == GIVEN or plan.kind == "losses":
+        return
+    size = batches.batch_size(batch)
+    largest = max((math.prod(shape) for shape in plan.shapes.values()), default=1)
+    some = min(size, max(2, CHUNK // max(1, largest)))
+    piece = batches.take(batch, torch.arange(some), size=size) if some < size else batch
+    output = plan.call.run(model, piece, with_labels=True)
+    own = loss_of(output)
+    if own is None or not bool(own.isfinite()):
+        return
+    if plan.kind == "model":
+        check_reduced(plan.call, model, piece, own)
+        return
+    ours = reduced(plan, logits_of(output), piece)
+    if ours is None or abs(float(ours) - float(own)) <= 2 * tolerances(own, model)[1]:
+        return
+    raise ValueError(
+        f"the model's own loss of {some} samples is {float(own):.5g}, and {float(ours):.5g} as assumed "
+        f"({plan.describe()}): pass loss_fn= with what it trains (class weights, smoothing, ignore_index), "
+        "or losses=lambda model, batch: … that returns one loss a sample"
+    )
 
 
 def _message(plan: Plan, trained: str, scored: str) -> str:

@@ -101,15 +101,19 @@ def reproducing(
     logits: dict[str, Tensor],
     labels: dict[str, Tensor],
     model: nn.Module,
-) -> tuple[Part, ...]:
+) -> tuple[tuple[Part, ...], bool]:
     """The combination of parts that comes closest to the model's own loss; none if none does.
+
+    Gives also whether the two differ by no more than rounding, which cannot be chance.
 
     The closest, since an untrained model's loss is nearly the same for any labels. Among those
     that differ by no more than rounding, the one that suits the model's kind. Only where none
     reproduces it, other numbers than −100 are tried as the label that means none.
     """
     closest = _closest(reference, options, logits, labels, model)
-    if closest or not any(part.kind in ("classes", "classes_first") for o in options for part in o):
+    if closest[0] or not any(
+        part.kind in ("classes", "classes_first") for o in options for part in o
+    ):
         return closest
     wider = [
         [
@@ -128,7 +132,7 @@ def _closest(
     logits: dict[str, Tensor],
     labels: dict[str, Tensor],
     model: nn.Module,
-) -> tuple[Part, ...]:
+) -> tuple[tuple[Part, ...], bool]:
     rounding, tolerance = tolerances(reference, model)
     value = float(reference)
     causal = int(any("CausalLM" in str(n) or "LMHead" in str(n) for n in _kinds(model)))
@@ -145,7 +149,7 @@ def _closest(
             rank = (0.0 if error <= rounding else error, unlike)
             if rank < best[0]:
                 best = (rank, tuple(replace(part, weight=weight) for part in parts))
-    return best[1]
+    return best[1], best[0][0] == 0.0
 
 
 def tolerances(value: Tensor, model: nn.Module) -> tuple[float, float]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from sifting.data import batch as batches
 from sifting.model.call import Call, logits_of, loss_of
 from sifting.model.matching import match_parts, reproducing, tolerances, usual
 from sifting.model.parts import (
@@ -24,6 +26,7 @@ from sifting.model.parts import (
     Score,
     check_labels,
     part_losses,
+    reduced_loss,
     rows_of,
     score_rows,
 )
@@ -31,6 +34,7 @@ from sifting.model.sample_losses import PerSampleLoss
 
 __all__ = [
     "CHUNK",
+    "GIVEN",
     "Kind",
     "Objective",
     "Part",
@@ -44,6 +48,9 @@ __all__ = [
     "rows_of",
     "score_rows",
 ]
+
+
+GIVEN = "as given by you"  # how an objective is known that the user states
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class Objective:
     def origin(self, custom: bool) -> str:
         """How it is known, for people."""
         if custom:
-            return "as given by you"
+            return GIVEN
         if self.loss_fn is not None:
             return "found inside the model, and giving the model's own loss"
         if not self.explained:
@@ -120,8 +127,8 @@ def resolve(
         parts = tuple(Part(name, None, "classes") for name in bare)
         return Objective(call, parts, given, not labels, reference)
     if reference is not None and not custom:
-        parts = reproducing(reference, options, given, labels, model)
-        if parts:
+        parts, exact = reproducing(reference, options, given, labels, model)
+        if parts and (exact or _holds(parts, call, model, batch, given)):
             return Objective(call, parts, given, explained=True, reference=reference)
     likely = [usual(ways, labels[str(ways[0].labels)]) for ways in options]
     parts = tuple(part for part in likely if part is not None)
@@ -129,6 +136,26 @@ def resolve(
         _check_usual(options, likely, given, labels)
     found = None if custom or reference is None else _inside(model, reference, given, labels)
     return Objective(call, parts, given, reference is None and not custom, reference, found)
+
+
+def _holds(
+    parts: tuple[Part, ...], call: Call, model: nn.Module, batch: Any, logits: dict[str, Tensor]
+) -> bool:
+    """Whether parts that come close to the model's loss of a batch do so for each sample too."""
+    size = batches.batch_size(batch)
+    for i in range(size):
+        sample = batches.take(batch, torch.tensor([i]), size=size)
+        own, labels = loss_of(call.run(model, sample, with_labels=True)), call.labels_of(sample)
+        if own is None or not bool(own.isfinite()):
+            continue
+        ours = sum(
+            part.weight
+            * float(reduced_loss(part, logits[part.logits][i : i + 1], labels[str(part.labels)]))
+            for part in parts
+        )
+        if abs(ours - float(own)) > tolerances(own, model)[1]:
+            return False
+    return True
 
 
 def _check_usual(
@@ -216,7 +243,6 @@ def _needs_labels(call: Call, model: nn.Module, batch: Any, given: dict[str, Ten
 def described(tensors: dict[str, Tensor]) -> str:
     """Names, shapes of a sample's part and types.
 
-    >>> import torch
     >>> described({"labels": torch.zeros(4, 7, dtype=torch.long)})
     'labels (B, 7) of int64'
     """

@@ -36,8 +36,7 @@ def probe_rows(call: Call, batch: Any) -> Tensor | None:
             continue
         flat_BX = labels.reshape(size, -1)
         if labels.is_floating_point():
-            odd_B = (flat_BX < 0).any(dim=1) | ((flat_BX.sum(dim=1) - 1).abs() > 1e-3)
-            chosen |= set(odd_B.nonzero().squeeze(1)[:1].tolist())
+            chosen |= set(_no_distribution(flat_BX).nonzero().squeeze(1)[:1].tolist())
             continue
         labelled_B = (flat_BX >= 0).any(dim=1)
         if not bool(labelled_B.any()):
@@ -49,6 +48,10 @@ def probe_rows(call: Call, batch: Any) -> Tensor | None:
     others = (row for row in range(size) if row not in chosen)
     chosen |= set(itertools.islice(others, max(0, PROBE_ROWS - len(chosen))))
     return torch.tensor(sorted(chosen))
+
+
+def _no_distribution(labels_BX: Tensor) -> Tensor:
+    return (labels_BX < 0).any(dim=1) | ((labels_BX.sum(dim=1) - 1).abs() > 1e-3)
 
 
 def _telling(flat_BX: Tensor, first: int) -> list[int]:
@@ -79,9 +82,16 @@ def signature(call: Call, batch: Any) -> tuple[Any, ...]:
 
 
 def _odd(labels: Tensor) -> int | None:
-    """The one negative number other than −100 among labels; 0 for several, None for none."""
-    if labels.is_floating_point() or labels.dtype == torch.bool or not labels.numel():
+    """The one negative number other than −100 among labels; 0 for several, None for none.
+
+    For float labels that could be probabilities of classes, 0 where they are not.
+    """
+    if labels.dtype == torch.bool or not labels.numel():
         return None
+    if labels.is_floating_point():
+        if labels.ndim != 2 or labels.shape[1] < 2:
+            return None
+        return 0 if bool(_no_distribution(labels).any()) else None
     if int(labels.min()) >= 0:
         return None
     numbers = labels[(labels < 0) & (labels != IGNORE)]

@@ -86,7 +86,10 @@ class PerSampleLoss:
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         batch = logits.shape[0]
         logits, labels = self._fitted(logits, labels)
-        values = self.loss_fn(logits, labels, **self.options)
+        try:
+            values = self.loss_fn(logits, labels, **self.options)
+        except IndexError as error:  # torch: "Target 77 is out of bounds."
+            raise self._named(error, logits, labels) from error
         if not isinstance(values, Tensor):
             raise TypeError(
                 f"loss_fn gave a {type(values).__name__}: return a tensor, one value a sample or a scalar"
@@ -116,7 +119,14 @@ class PerSampleLoss:
         """Raise where a sample's loss is another among others than alone."""
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of broadcasting, which is what is looked for
-            among_B = self(logits, labels)
+            try:
+                among_B = self(logits, labels)
+            except (RuntimeError, IndexError, TypeError) as error:
+                raise ValueError(
+                    f"loss_fn failed on outputs {tuple(logits.shape)} of {logits.dtype} and labels "
+                    f"{tuple(labels.shape)} of {labels.dtype}: {error}. Pass loss_fn=lambda z, y: … "
+                    "that takes them as they are"
+                ) from error
             if len(logits) < 2:
                 return
             alone_B = torch.cat(
@@ -160,6 +170,18 @@ class PerSampleLoss:
             part = Part("outputs", "labels", "classes_first", ignore=self.ignore)
             check_labels(part, logits.shape, labels)
         return logits, labels
+
+    def _named(self, error: IndexError, logits: Tensor, labels: Tensor) -> Exception:
+        """What a label out of range raises, with the row that it is in."""
+        for i in range(len(logits)):
+            try:
+                self.loss_fn(logits[i : i + 1], labels[i : i + 1], **self.options)
+            except IndexError:
+                return ValueError(
+                    f"loss_fn failed on row {i}, whose labels are {labels[i].tolist()}: {error} Correct that "
+                    "label, or pass loss_fn= that ignores it (ignore_index)"
+                )
+        return error
 
     def _counted(self, values_BX: Tensor, labels: Tensor) -> Tensor | None:
         """Which of the values have a label; None where they cannot be told apart."""
@@ -206,7 +228,7 @@ class PerSampleLoss:
                     sums_B = torch.where(count_B > 0, values_B * count_B, 0.0)
                     ways.append((sums_B.sum() / count_B.sum().clamp_min(1), number))
         for mean, number in ways:
-            if torch.allclose(mean, whole.to(mean.device), **_tolerance(logits)):
+            if bool(torch.isclose(mean, whole.to(mean.device), **_tolerance(logits))):
                 return number
         if not bool(values_B.isfinite().all()):
             return self.ignore  # what is broken is said of the scores
@@ -218,9 +240,9 @@ class PerSampleLoss:
         )
 
 
-def _tolerance(logits: Tensor) -> dict[str, float]:
+def _tolerance(logits: Tensor) -> dict[str, Any]:
     low = logits.dtype in (torch.float16, torch.bfloat16)
-    return {"rtol": 3e-2, "atol": 1e-2} if low else {"rtol": 1e-3, "atol": 1e-5}
+    return {"rtol": 3e-2, "atol": 1e-2} if low else {"rtol": 1e-5, "atol": 1e-6}
 
 
 def _like(logits: Tensor, labels: Tensor, name: str) -> Tensor:

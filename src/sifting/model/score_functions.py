@@ -87,6 +87,9 @@ def takes_rows(
         for part in parts:
             rows = rows_of(part, logits[part.logits], labels[part.labels] if part.labels else None)
             for logits_NC, labels_N in rows.chunks():
+                if len(logits_NC) == logits_NC.shape[1]:  # a row of logits is no column of scores
+                    logits_NC = logits_NC[1:]
+                    labels_N = None if labels_N is None else labels_N[1:]
                 if _tried(score, logits_NC, labels_N) != (len(logits_NC),):
                     return False
     return True
