@@ -25,7 +25,7 @@ from sifting.model.objective import (
     score_rows,
 )
 from sifting.model.parts import IGNORE
-from sifting.model.probing import PROBE_ROWS, probe_all, probe_rows, signature
+from sifting.model.probing import probe_all, probe_rows, signature
 from sifting.model.score_functions import (
     check_score,
     custom_losses,
@@ -34,7 +34,6 @@ from sifting.model.score_functions import (
 )
 
 __all__ = [
-    "PROBE_ROWS",
     "Consume",
     "Losses",
     "Plan",
