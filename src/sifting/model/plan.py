@@ -25,7 +25,7 @@ from sifting.model.objective import (
     score_rows,
 )
 from sifting.model.parts import IGNORE
-from sifting.model.probing import probe_all, probe_rows, signature
+from sifting.model.probing import probe_rows, signature
 from sifting.model.score_functions import (
     check_score,
     custom_losses,
@@ -39,7 +39,6 @@ __all__ = [
     "Plan",
     "custom_losses",
     "custom_scores",
-    "probe_all",
     "probe_rows",
     "reduced_losses",
     "signature",
