@@ -115,7 +115,7 @@ def data(case: Case) -> tuple[Tensor, Tensor, Tensor]:
         "vector": (b, c),
     }[case.layout]
     z = (2 * torch.randn(shape, generator=g)).to(case.dtype)
-    weight = torch.tensor([0.3, 1.0, 2.5, 0.7, 4.0])[:c].to(case.dtype)
+    weight = torch.tensor([0.3137, 1.0719, 2.5373, 0.7193, 4.1931])[:c].to(case.dtype)
     if not case.by_class:
         y = torch.rand(shape, generator=g)
         if case.loss == "binary":
