@@ -554,7 +554,7 @@ def test_repr_tells_what_was_found_out(net: Net, pair: tuple[Tensor, Tensor]) ->
     assert "BlockExit(2 of blocks)" in repr(sifter)
     assert "found on the first batch" in repr(sifter)
     sifter.score(pair)
-    assert "logits → labels (classes)" in repr(sifter)
+    assert "logits → labels by cross-entropy; assumed" in repr(sifter)
 
 
 def test_a_model_compiled_in_place_is_scored_and_stays_compiled(net: Net) -> None:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sifting import Sifter
-from sifting.model import objective
+from sifting.model import parts
 
 transformers = pytest.importorskip("transformers")
 
@@ -23,7 +23,7 @@ LABELLED = 5  # positions of a sequence: 15 %
 @pytest.fixture(autouse=True)
 def _small_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarter of the usual chunk, so that a quarter of the logits shows the same."""
-    monkeypatch.setattr(objective, "CHUNK", 2**21)
+    monkeypatch.setattr(parts, "CHUNK", 2**21)
 
 
 class Largest(TorchDispatchMode):
@@ -64,7 +64,7 @@ def candidates() -> dict[str, torch.Tensor]:
 
 
 def test_even_the_labelled_logits_would_be_too_many_to_hold():
-    assert SIZE * LABELLED * VOCAB > 2 * objective.CHUNK
+    assert SIZE * LABELLED * VOCAB > 2 * parts.CHUNK
 
 
 def test_the_recorder_sees_logits_that_are_held():
@@ -82,7 +82,7 @@ def test_scoring_holds_no_more_than_a_chunk_of_logits(score):
     with Largest(model) as largest:
         scores = sifter.score(candidates())  # the first batch, in which the head is found, too
     assert scores.shape == (SIZE,)
-    assert 0 < largest.entries <= objective.CHUNK
+    assert 0 < largest.entries <= parts.CHUNK
 
 
 def test_an_audit_holds_no_more_than_a_chunk_of_logits():
@@ -91,7 +91,7 @@ def test_an_audit_holds_no_more_than_a_chunk_of_logits():
     with Largest(model) as largest:
         sifter.select(candidates())
     assert sifter.stats()["audits"] == 1
-    assert 0 < largest.entries <= objective.CHUNK
+    assert 0 < largest.entries <= parts.CHUNK
 
 
 def test_a_decoder_with_labels_everywhere_holds_no_more_than_a_chunk_of_logits():
@@ -108,8 +108,8 @@ def test_a_decoder_with_labels_everywhere_holds_no_more_than_a_chunk_of_logits()
     sifter = Sifter(model, exit=1, score="loss")
     with Largest(model) as largest:
         sifter.score({"input_ids": ids, "labels": ids})
-    assert 8 * 31 * VOCAB > 3 * objective.CHUNK
-    assert 0 < largest.entries <= objective.CHUNK
+    assert 8 * 31 * VOCAB > 3 * parts.CHUNK
+    assert 0 < largest.entries <= parts.CHUNK
 
 
 def test_finding_the_head_does_not_hold_the_blocks_activations():

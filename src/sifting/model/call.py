@@ -14,6 +14,7 @@ Forward = Callable[[nn.Module, Any], Any]
 GetLabels = Callable[[Any], Any]
 Ids = str | int | Callable[[Any], Any]
 
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _LABEL_WORDS = ("label", "target", "start_positions", "end_positions")
 
 
@@ -118,7 +119,7 @@ class Call:
             kwargs: dict[str, Any] = dict(batch)
             if not with_labels and not self.always_labels:
                 kwargs = {k: v for k, v in kwargs.items() if k not in self.labels_of(whole)}
-            return model(**kwargs, **_no_cache(model, kwargs))
+            return _called(model, kwargs)
         inputs = batch
         if isinstance(batch, list | tuple):
             if len(batch) != 2:
@@ -133,7 +134,7 @@ class Call:
                 "forward=lambda model, batch: … that returns the logits, and labels=lambda batch: …"
             )
         if isinstance(inputs, Mapping):
-            return model(**inputs, **_no_cache(model, inputs))
+            return _called(model, inputs)
         if isinstance(inputs, list | tuple):
             return model(*inputs)
         return model(inputs)
@@ -170,6 +171,9 @@ def loss_of(output: Any) -> Tensor | None:
         loss = output.get("loss")
     elif isinstance(output, list | tuple):
         loss = output[0] if output else None
+        if not (isinstance(loss, Tensor) and loss.numel() == 1):  # (logits, loss), as some have it
+            scalars = [one for one in output if isinstance(one, Tensor) and one.ndim == 0]
+            loss = scalars[0] if len(scalars) == 1 else None
     else:
         loss = getattr(output, "loss", None)
     return loss if isinstance(loss, Tensor) and loss.numel() == 1 else None
@@ -202,6 +206,41 @@ def _named(labels: Any) -> dict[str, Tensor]:
     if labels is None:
         return {}
     raise TypeError(f"labels must be a tensor or a dict of tensors, got {type(labels).__name__}")
+
+
+def _called(model: nn.Module, members: Mapping[str, Any]) -> Any:
+    """The model on the members of a dict that its forward names.
+
+    What it does not name is left out, as file names and weights are; the one tensor there is goes
+    to the one argument there is, whatever their names.
+    """
+    known = parameters(model)
+    kinds = {parameter.kind for parameter in known.values()}
+    if not known or inspect.Parameter.VAR_KEYWORD in kinds:
+        return model(**members, **_no_cache(model, members))
+    named = {
+        name: value
+        for name, value in members.items()
+        if name in known and known[name].kind in _BY_NAME
+    }
+    missing = [
+        name
+        for name, parameter in known.items()
+        if parameter.default is inspect.Parameter.empty
+        and parameter.kind is not inspect.Parameter.VAR_POSITIONAL
+        and name not in named
+    ]
+    if named and not missing:
+        return model(**named, **_no_cache(model, named))
+    tensors = [value for value in members.values() if isinstance(value, Tensor)]
+    alone = len(missing) == 1 or (not missing and len(known) == 1)
+    if not named and alone and len(tensors) == 1:
+        return model(tensors[0])
+    raise ValueError(
+        f"{type(model).__name__}.forward takes ({', '.join(known)}), and the batch holds "
+        f"{', '.join(map(repr, members))}: pass forward=lambda model, batch: model(batch[…]), which returns "
+        "the logits"
+    )
 
 
 def _no_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,27 +5,44 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from sifting.data import batch as batches
-from sifting.model.call import Call, logits_of, loss_of, mask_of
+from sifting.model.by_sample import Losses, check_reduced, given_losses, reduced_losses
+from sifting.model.call import Call, logits_of, mask_of
 from sifting.model.head import Head, find_head
 from sifting.model.objective import (
     Part,
     PerSampleLoss,
     Rows,
     Score,
+    check_labels,
     part_losses,
     resolve,
     rows_of,
     score_rows,
 )
-from sifting.selection import scores
+from sifting.model.parts import IGNORE
+from sifting.model.probing import probe_rows, signature
+from sifting.model.score_functions import (
+    check_score,
+    custom_losses,
+    custom_scores,
+    takes_rows,
+)
 
-PROBE_ROWS = 2  # samples of the first batch that the objective and the heads are found with
+__all__ = [
+    "Consume",
+    "Losses",
+    "Plan",
+    "custom_losses",
+    "custom_scores",
+    "probe_rows",
+    "reduced_losses",
+    "signature",
+]
 
 # Takes one part's predictions: rows of class logits, or its logits whole.
 Consume = Callable[[Part, Rows | Tensor, Tensor | None], None]
@@ -43,6 +60,9 @@ class Plan:
         loss_fn: the user's loss, made per sample; in place of the parts' own.
         explained: whether the parts' losses add up to what is trained; otherwise the loss is
             taken from the model, one sample at a time.
+        losses_fn: the user's `losses(model, batch)`; in place of all of these.
+        origin: how the objective is known, for people.
+        by_rows: whether the user's score function is one of rows.
     """
 
     call: Call
@@ -51,21 +71,59 @@ class Plan:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     loss_fn: PerSampleLoss | None = None
     explained: bool = True
+    losses_fn: Losses | None = None
+    origin: str = ""
+    by_rows: bool = False
 
     @classmethod
     def resolve(
-        cls, call: Call, model: nn.Module, batch: Any, loss_fn: PerSampleLoss | None
+        cls,
+        call: Call,
+        model: nn.Module,
+        batch: Any,
+        loss_fn: PerSampleLoss | None,
+        *,
+        losses: Losses | None = None,
+        score: Score | None = None,
+        rows: Tensor | None = None,
     ) -> Plan:
-        """Find out on some samples; the model is in eval mode, without gradients."""
-        found = resolve(call, model, batch, custom=loss_fn is not None)
+        """Find out on some samples; the model is in eval mode, without gradients.
+
+        Args:
+            losses: the user's `losses(model, batch)`.
+            score: by what is scored; with `losses`, logits are only looked for where it needs them.
+            rows: the rows of these samples in the batch that they are from.
+        """
+        if losses is not None:
+            if loss_fn is not None:
+                raise ValueError(
+                    "loss_fn= and losses= both say what a sample's loss is: pass one of them"
+                )
+            given_losses(losses, model, batch)
+            if score is None or score == "loss":
+                return cls(call, (), explained=False, losses_fn=losses)
+        custom = loss_fn is not None or losses is not None
+        ignore = IGNORE if loss_fn is None else loss_fn.ignore
+        found = resolve(call, model, batch, custom=custom, ignore=ignore, rows=rows)
         call = found.call
-        if loss_fn is not None and (len(found.logits) != 1 or len(call.labels_of(batch)) != 1):
-            raise ValueError(
-                f"loss_fn needs one output and one set of labels; the model gives {sorted(found.logits)} "
-                f"and the batch {sorted(call.labels_of(batch))}: pass forward= and labels= that return "
-                "one each"
-            )
-        heads: dict[str, Head] = {}
+        if loss_fn is not None:
+            if len(found.logits) != 1 or len(call.labels_of(batch)) != 1:
+                raise ValueError(
+                    f"loss_fn needs one output and one set of labels; the model gives {sorted(found.logits)} "
+                    f"and the batch {sorted(call.labels_of(batch))}: pass forward= and labels= that return "
+                    "one each"
+                )
+            (logits,), (labels,) = found.logits.values(), call.labels_of(batch).values()
+            loss_fn.check(logits, labels.to(logits.device))
+        elif losses is None and not found.explained and found.loss_fn is None:
+            assert found.reference is not None
+            check_reduced(call, model, batch, found.reference)
+        loss_fn = loss_fn or found.loss_fn
+        shapes = {name: tuple(value.shape[1:]) for name, value in found.logits.items()}
+        explained = found.explained and losses is None
+        plan = cls(call, found.parts, {}, shapes, loss_fn, explained, losses, found.origin(custom))
+        if rows is not None:  # else it is said of the whole batch, by its own rows
+            plan.check_batch(batch, rows=rows)
         # a model that must have labels works on its logits, so it must get real ones
         for part in () if call.always_labels or loss_fn is not None else found.parts:
             shape = found.logits[part.logits].shape
@@ -74,40 +132,76 @@ class Plan:
                     model, lambda: logits_of(call.run(model, batch)), part.logits, shape
                 )
                 if head is not None:
-                    heads[part.logits] = head
-        shapes = {name: tuple(value.shape[1:]) for name, value in found.logits.items()}
-        return cls(call, found.parts, heads, shapes, loss_fn, found.explained)
+                    plan.heads[part.logits] = head
+        return plan
+
+    @property
+    def kind(self) -> Literal["losses", "loss_fn", "parts", "model"]:
+        """Where a sample's loss comes from: the user's functions, the parts, or the model itself."""
+        if self.losses_fn is not None:
+            return "losses"
+        if self.loss_fn is not None:
+            return "loss_fn"
+        return "parts" if self.explained else "model"
+
+    def describe(self) -> str:
+        """The objective that is assumed, in one line."""
+        terms = "; ".join(map(str, self.parts))
+        if self.kind == "losses":
+            return f"losses=, one value a sample{f'; logits: {terms}' if terms else ''}"
+        if self.kind == "loss_fn":
+            shift = ", shifted by one" if self.loss_fn is not None and self.loss_fn.shift else ""
+            names = ", ".join(self.shapes) or "logits"
+            return f"{names} → labels by {self.loss_fn}{shift}; {self.origin}"
+        if self.kind == "model":
+            return f"{terms or 'no logits that fit the labels'}; {self.origin}"
+        many = any(len(self.shapes.get(part.logits, ())) > 1 for part in self.parts if part.labels)
+        return f"{terms}{', mean over labelled positions' if many else ''}; {self.origin}"
 
     def __str__(self) -> str:
-        terms = "; ".join(map(str, self.parts)) or "no logits that fit the labels"
-        loss = "" if self.loss_fn is None else ", loss by loss_fn"
-        if not self.explained and self.loss_fn is None:
-            loss = ", loss from the model one sample at a time"
         places = ", ".join(f"{head.path} only where labels are" for head in self.heads.values())
-        return f"{terms}{loss}{', ' if places else ''}{places}"
+        return f"{self.describe()}{', ' if places else ''}{places}"
+
+    def default_score(self) -> str:
+        """The score that suits the objective: "entropy" where there are classes, else "loss".
+
+        "loss" for regression, yes or no, and `losses=`, in which no class is predicted.
+        """
+        classes = self.kind != "losses" and self.parts and all(p.has_classes for p in self.parts)
+        return "entropy" if classes else "loss"
 
     def check_score(self, score: Score) -> None:
         """Raise where a score cannot be had from this model."""
-        if score == "loss" and (self.loss_fn is not None or not self.explained):
-            return
-        if not self.parts:
-            raise ValueError(
-                f"score={score!r} needs logits that fit the labels, and the model returns none, or only "
-                "a reduced loss: use score='loss', or pass forward= that returns the logits"
-            )
-        if callable(score):
-            return
-        if score in scores.NEEDS_LABELS and any(part.labels is None for part in self.parts):
-            raise ValueError(
-                f"score={score!r} needs labels, and the batch has none: yield (inputs, labels) or a dict "
-                "with a 'labels' key, pass labels=lambda batch: …, or use score='entropy'"
-            )
-        bare = [part for part in self.parts if not part.has_classes]
-        if score != "loss" and bare:
-            raise ValueError(
-                f"score={score!r} needs class logits, but the objective has a part of kind "
-                f"{bare[0].kind!r}: use score='loss'"
-            )
+        check_score(score, self.parts, from_parts=self.kind == "parts")
+
+    def for_score(self, score: Score, model: nn.Module, probe: Any) -> Plan:
+        """The plan for one score, checked; it knows whether a function is one of rows."""
+        self.check_score(score)
+        if not callable(score):
+            return self
+        labels = self.call.labels_of(probe)
+        by_rows = takes_rows(score, self.parts, logits_of(self.call.run(model, probe)), labels)
+        return replace(self, by_rows=by_rows)
+
+    def check_batch(self, batch: Any, *, rows: Tensor | None = None) -> None:
+        """Raise where a label of a batch is of no class, with its row and value.
+
+        Args:
+            rows: the rows of these samples in a batch, where they are only some of it.
+        """
+        if self.loss_fn is not None and not self.loss_fn.by_class:
+            return  # only the loss itself knows what its labels mean
+        for part in self.parts:
+            labels = self.labels_for(part, batch)
+            shape = self.shapes.get(part.logits)
+            # positions in a text are as many classes as the batch at hand is long
+            if (
+                labels is None
+                or shape is None
+                or part.labels in ("start_positions", "end_positions")
+            ):
+                continue
+            check_labels(part, (len(labels), *shape), labels, rows=rows)
 
     def labels_for(self, part: Part, batch: Any) -> Tensor | None:
         """The labels of a part in a batch."""
@@ -122,6 +216,7 @@ class Plan:
 
     def each_part(self, model: nn.Module, batch: Any, consume: Consume) -> None:
         """Run the model and hand over each part's predictions, with heads only where labels are."""
+        self.check_batch(batch)
         with ExitStack() as open_heads:
             for name, head in self.heads.items():
 
@@ -144,11 +239,15 @@ class Plan:
         self, part: Part, logits: Tensor, labels: Tensor | None, batch: Any
     ) -> Rows | Tensor:
         """A part's logits as rows of classes, or as they are where there are none."""
+        if labels is not None and (self.loss_fn is None or self.loss_fn.by_class):
+            check_labels(part, logits.shape, labels)
         if not part.has_classes:
             return logits
         return _unpadded(rows_of(part, logits, labels), batch)
 
-    def score(self, part: Part, found: Rows | Tensor, labels: Tensor | None, score: str) -> Tensor:
+    def score(
+        self, part: Part, found: Rows | Tensor, labels: Tensor | None, score: Score
+    ) -> Tensor:
         """One part's score of each sample, times its weight in the sum."""
         if isinstance(found, Rows):
             head = self.heads.get(part.logits)
@@ -159,16 +258,28 @@ class Plan:
             values = part_losses(part, found, labels)
         return values * part.weight
 
+    def exact_losses(self, model: nn.Module, batch: Any) -> Tensor | None:
+        """Each sample's loss where no part gives it: the user's function, or the model's own.
+
+        None where it is to be had from the parts (`each_part`, then `score`). Call it in eval mode
+        without gradients; the model may be truncated.
+        """
+        if self.losses_fn is not None:
+            return given_losses(self.losses_fn, model, batch)
+        if self.loss_fn is not None:
+            return custom_losses(self, logits_of(self.call.run(model, batch)), batch)
+        return None if self.explained else reduced_losses(self.call, model, batch)
+
     def losses(self, output: Any, batch: Any) -> Tensor | None:
         """Each sample's loss from an output that the model has already made for a batch.
 
         None where it does not fit: the user may have trained in smaller pieces.
         """
         logits, labels = logits_of(output), self.call.labels_of(batch)
-        if self.loss_fn is not None:
+        if self.kind == "loss_fn":
             fits = len(next(iter(logits.values()), ())) == len(next(iter(labels.values()), ()))
             return custom_losses(self, logits, batch) if fits and len(logits) == 1 else None
-        if not self.explained:
+        if self.kind != "parts":
             return None
         total: list[Tensor] = []
         for part in self.parts:
@@ -181,88 +292,9 @@ class Plan:
         return torch.stack(total).sum(dim=0)
 
 
-def probe_rows(call: Call, batch: Any) -> Tensor | None:
-    """Samples to find a plan with: some that have each of the labels; None where one has none.
-
-    Among float labels that are not all distributions, one that is not is among them.
-    """
-    size = batches.batch_size(batch)
-    chosen: set[int] = set()
-    for labels in call.labels_of(batch).values():
-        if len(labels) != size:
-            continue
-        flat_BX = labels.reshape(size, -1)
-        if labels.is_floating_point():
-            odd_B = (flat_BX < 0).any(dim=1) | ((flat_BX.sum(dim=1) - 1).abs() > 1e-3)
-            chosen |= set(odd_B.nonzero().squeeze(1)[:1].tolist())
-            continue
-        labelled_B = (flat_BX >= 0).any(dim=1)
-        if not bool(labelled_B.any()):
-            labelled_B = (flat_BX != -100).any(dim=1)  # classes may be numbered −1 and 1
-        rows = labelled_B.nonzero().squeeze(1)[:PROBE_ROWS].tolist()
-        if not rows:
-            return None
-        chosen |= set(rows)
-    chosen |= set(range(min(size, PROBE_ROWS - len(chosen))))
-    return torch.tensor(sorted(chosen))
-
-
-def signature(call: Call, batch: Any) -> tuple[Any, ...]:
-    """What of a batch's labels a plan depends on: their names, kinds and dimensions."""
-    labels = call.labels_of(batch)
-    return tuple((n, v.is_floating_point(), v.ndim) for n, v in sorted(labels.items()))
-
-
 def _unpadded(rows: Rows, batch: Any) -> Rows:
     """Without labels, positions of padding should not count."""
     mask = mask_of(batch) if rows.labels_BT is None else None
     if mask is None or mask.shape != rows.mask_BT.shape:
         return rows
     return replace(rows, mask_BT=mask.bool())
-
-
-def custom_losses(plan: Plan, logits: dict[str, Tensor], batch: Any) -> Tensor:
-    """Each sample's loss by the user's own function."""
-    assert plan.loss_fn is not None
-    (values,), (labels,) = logits.values(), plan.call.labels_of(batch).values()
-    return plan.loss_fn(values, labels.to(values.device))
-
-
-def reduced_losses(call: Call, model: nn.Module, batch: Any) -> Tensor:
-    """Each sample's loss from a model that only gives a batch's: one sample at a time."""
-    size = batches.batch_size(batch)
-    losses = []
-    for i in range(size):
-        sample = batches.take(batch, torch.tensor([i]), size=size)
-        labels = call.labels_of(sample).values()
-        if labels and all(not v.is_floating_point() and bool((v == -100).all()) for v in labels):
-            losses.append(torch.zeros(()))  # no label, nothing to learn: the lowest score
-            continue
-        loss = loss_of(call.run(model, sample, with_labels=True))
-        if loss is None:
-            raise ValueError(
-                "the model returned neither logits nor a loss that can be read: return a scalar loss, an "
-                "output with .loss or .logits, or pass forward= that returns the logits"
-            )
-        losses.append(loss.float().reshape(()))
-    device = losses[-1].device
-    return torch.stack([loss.to(device) for loss in losses])
-
-
-def custom_scores(
-    plan: Plan, score: Callable[[Any, Any], Tensor], logits: dict[str, Tensor], batch: Any
-) -> Tensor:
-    """Scores from the user's own function, checked to be one a sample."""
-    labels = plan.call.labels_of(batch)
-    size = batches.batch_size(batch)
-    if len(plan.parts) == 1:
-        part = plan.parts[0]
-        values = score(logits[part.logits], labels[part.labels] if part.labels else None)
-    else:
-        values = score(logits, labels)
-    if not isinstance(values, Tensor) or values.shape != (size,):
-        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        raise ValueError(
-            f"score= gave {got} for {size} samples: return a tensor of shape ({size},)"
-        )
-    return values.float()

@@ -1,0 +1,104 @@
+"""Exact losses of each sample from what gives them whole: the user's function, or the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sifting.data import batch as batches
+from sifting.model.call import Call, loss_of
+from sifting.model.matching import tolerances
+from sifting.model.parts import IGNORE
+
+# `losses(model, batch)`: one value a sample.
+Losses = Callable[[nn.Module, Any], Tensor]
+
+
+def given_losses(losses: Losses, model: nn.Module, batch: Any) -> Tensor:
+    """Each sample's loss by the user's function of model and batch, checked to be one a sample.
+
+    >>> given_losses(lambda model, x: model(x).square().mean(1), nn.Identity(), torch.ones(3, 2))
+    tensor([1., 1., 1.])
+
+    What samples are compared with is the batch that is given: a contrastive loss is that among
+    the candidates, or among those of one piece with `score_batch_size`.
+    """
+    size = batches.batch_size(batch)
+    values = losses(model, batch)
+    if not isinstance(values, Tensor) or values.shape != (size,):
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise ValueError(
+            f"losses= gave {got} for {size} samples: return a tensor of shape ({size},), one loss for each, "
+            "with reduction='none' and a mean over all but the first dimension"
+        )
+    return values.detach().float()
+
+
+def reduced_losses(call: Call, model: nn.Module, batch: Any) -> Tensor:
+    """Each sample's loss from a model that only gives a batch's: one sample at a time."""
+    size = batches.batch_size(batch)
+    losses = []
+    for i in range(size):
+        sample = batches.take(batch, torch.tensor([i]), size=size)
+        labels = call.labels_of(sample).values()
+        if labels and all(not v.is_floating_point() and bool((v == IGNORE).all()) for v in labels):
+            losses.append(torch.zeros(()))  # no label, nothing to learn: the lowest score
+            continue
+        try:
+            loss = loss_of(call.run(model, sample, with_labels=True))
+        except IndexError as error:  # torch: "Target 77 is out of bounds."
+            shown = {name: value[0].tolist() for name, value in call.labels_of(sample).items()}
+            raise ValueError(
+                f"the model's own loss failed on row {i}, whose labels are {shown}: {error} Correct them, or "
+                "pass loss_fn= on its logits"
+            ) from error
+        if loss is None:
+            raise ValueError(
+                "the model returned neither logits nor a loss that can be read: return a scalar loss, an "
+                "output with .loss or .logits, or pass forward= that returns the logits"
+            )
+        losses.append(loss.float().reshape(()))
+    device = losses[-1].device
+    return torch.stack([loss.to(device) for loss in losses])
+
+
+def check_reduced(call: Call, model: nn.Module, batch: Any, whole: Tensor) -> None:
+    """Raise where a model's loss of a batch is no mean or sum of its samples' own.
+
+    Class weights are lost in a mean over one sample, and a contrastive loss has nothing to
+    compare with there. A loss that differs from call to call (noise) is not held to it.
+
+    Args:
+        whole: the model's loss of the batch.
+    """
+    if batches.batch_size(batch) < 2 or not bool(whole.isfinite()):
+        return
+    alone_B = reduced_losses(call, model, batch)
+    if not bool(alone_B.isfinite().all()):
+        return  # what is broken is said of the scores
+    ways = [alone_B.mean(), alone_B.sum()]
+    for labels in call.labels_of(batch).values():
+        if labels.is_floating_point() or len(labels) != len(alone_B):
+            continue
+        flat_BX = labels.reshape(len(labels), -1).to(alone_B.device)
+        numbers, often = torch.unique(flat_BX, return_counts=True)
+        likely = numbers[often.argsort(descending=True)][:16].tolist()
+        for number in [IGNORE, *(likely if flat_BX.shape[1] > 1 else ())]:
+            for kept_BX in (flat_BX, flat_BX[:, 1:]):
+                count_B = (kept_BX != number).sum(dim=1)
+                ways.append((alone_B * count_B).sum() / count_B.sum().clamp_min(1))
+    rounding, tolerance = tolerances(whole, model)
+    if any(abs(float(way) - float(whole)) <= 10 * rounding for way in ways):
+        return
+    again = loss_of(call.run(model, batch, with_labels=True))
+    if again is None or abs(float(again) - float(whole)) > tolerance:
+        return
+    raise ValueError(
+        f"the model's loss of {len(alone_B)} samples is {float(whole):.4g}, and {float(alone_B.mean()):.4g} "
+        "on average for them one by one: it weighs or compares them with one another (class weights, "
+        "contrast), so their own losses cannot be taken from it. Pass loss_fn= on its logits, or "
+        "losses=lambda model, batch: … that returns one loss a sample"
+    )

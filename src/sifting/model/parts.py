@@ -1,0 +1,224 @@
+"""One term of an objective: logits against labels, position by position.
+
+Shapes: B samples of T positions (1 where a sample has one prediction), C classes, H features,
+N rows (labelled positions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sifting.selection import scores
+
+CHUNK = 2**23  # logits held at a time: 32 MiB in single precision
+IGNORE = -100  # the label that means none, in torch
+
+Kind = Literal["classes", "classes_first", "soft", "binary", "squares"]
+Score = str | Callable[[Any, Any], Tensor]
+
+_WORDS = {
+    "classes": "cross-entropy",
+    "classes_first": "cross-entropy",
+    "soft": "cross-entropy with probabilities",
+    "binary": "binary cross-entropy",
+    "squares": "squared error",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One term of the objective: these logits against those labels.
+
+    Attributes:
+        logits: name of the logits in the model's output.
+        labels: name of the labels in the batch; None where there are none.
+        kind: "classes" (the class is the last dimension), "classes_first" (it is the second, as
+            torch has it for images), "soft" (class probabilities), "binary" (one logit for each
+            yes or no), "squares" (regression).
+        shift: 1 where position t predicts the label at t + 1.
+        weight: factor of this term in the sum.
+        ignore: the label that marks a position without one.
+    """
+
+    logits: str
+    labels: str | None
+    kind: Kind
+    shift: int = 0
+    weight: float = 1.0
+    ignore: int = IGNORE
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether its logits are over classes, so that entropy and margin mean something."""
+        return self.kind in ("classes", "classes_first", "soft")
+
+    def __str__(self) -> str:
+        if self.labels is None:
+            return f"{self.logits} → no labels"
+        details = [
+            "class second" if self.kind == "classes_first" else "",
+            "shifted by one" if self.shift else "",
+            f"{self.ignore} is no label" if self.ignore != IGNORE else "",
+            f"times {self.weight:g}" if self.weight != 1 else "",
+        ]
+        said = ", ".join([_WORDS[self.kind], *filter(None, details)])
+        return f"{self.logits} → {self.labels} by {said}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Predictions to be scored: `head(inputs)` gives logits at the positions in the mask.
+
+    Attributes:
+        inputs_BTH: inputs of the head; the logits themselves where there is no head.
+        mask_BT: the positions that count.
+        labels_BT: the label of each position, or class probabilities of shape BTC.
+    """
+
+    inputs_BTH: Tensor
+    mask_BT: Tensor
+    labels_BT: Tensor | None
+    head: Callable[[Tensor], Tensor] | None = None
+
+    def chunks(self, width: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Logits and labels of the positions that count, some rows at a time.
+
+        Args:
+            width: number of classes, where it cannot be read off the inputs.
+        """
+        rows = max(1, CHUNK // max(1, width or self.inputs_BTH.shape[-1]))
+        b_N, t_N = self.mask_BT.nonzero(as_tuple=True)
+        for start in range(0, len(b_N), rows):
+            b, t = b_N[start : start + rows], t_N[start : start + rows]
+            piece = self.inputs_BTH[b, t]
+            yield (
+                piece if self.head is None else self.head(piece),
+                None if self.labels_BT is None else self.labels_BT[b, t],
+            )
+
+
+def rows_of(part: Part, inputs: Tensor, labels: Tensor | None) -> Rows:
+    """Lay out a part's logits, or the inputs of its head, position by position.
+
+    >>> part = Part("logits", "labels", "classes", shift=1)
+    >>> rows_of(part, torch.zeros(2, 4, 9), torch.tensor([[-100, 5, 6, -100]] * 2)).mask_BT
+    tensor([[ True,  True, False],
+            [ True,  True, False]])
+    """
+    if part.kind == "classes_first":
+        inputs = inputs.movedim(1, -1)
+    batch = inputs.shape[0]
+    inputs_BTH = inputs.reshape(batch, -1, inputs.shape[-1])
+    if labels is None:
+        return Rows(inputs_BTH, _all(inputs_BTH), None)
+    labels = labels.to(inputs.device)  # a model spread over devices ends on another
+    if part.kind == "soft":
+        labels_BTC = labels.reshape(batch, -1, labels.shape[-1])
+        return Rows(inputs_BTH, _all(labels_BTC), labels_BTC)
+    labels_BT = labels.reshape(batch, -1).long()
+    if part.shift:
+        inputs_BTH, labels_BT = inputs_BTH[:, : -part.shift], labels_BT[:, part.shift :]
+    return Rows(inputs_BTH, labels_BT != part.ignore, labels_BT)
+
+
+def _all(like_BTX: Tensor) -> Tensor:
+    return torch.ones(like_BTX.shape[:2], dtype=torch.bool, device=like_BTX.device)
+
+
+def check_labels(
+    part: Part, logits_shape: Sequence[int], labels: Tensor, *, rows: Tensor | None = None
+) -> None:
+    """Raise where a label is of no class: an index out of range ends a GPU's whole process.
+
+    >>> check_labels(Part("logits", "labels", "classes"), (3, 10), torch.tensor([4, -3, 9]))
+    Traceback (most recent call last):
+    ValueError: labels[1] is -3, and logits of shape (3, 10) have classes from 0 to 9: ...
+
+    Args:
+        part: the term that they belong to.
+        logits_shape: with the batch dimension.
+        labels: all labels of the batch.
+        rows: their rows in the batch, where these are only some of it.
+    """
+    if labels.is_floating_point() or part.kind in ("soft", "squares"):
+        return
+    binary = part.kind == "binary"
+    if binary and labels.dtype == torch.bool:
+        return
+    classes = 2 if binary else logits_shape[1 if part.kind == "classes_first" else -1]
+    labels = labels.long()
+    wrong = (labels < 0) | (labels >= classes)
+    if not binary:
+        wrong &= labels != part.ignore
+    if part.shift:
+        wrong[:, : part.shift] = False  # what nothing predicts
+    if not bool(wrong.any()):
+        return
+    place = wrong.nonzero()[0].tolist()
+    value = int(labels[tuple(place)])
+    place[0] = place[0] if rows is None else int(rows[place[0]])
+    where = f"{part.labels}[{', '.join(map(str, place))}] is {value}"
+    if binary:
+        raise ValueError(
+            f"{where}, and one logit for each label can only tell 0 from 1: give the model a logit for each "
+            "class, or pass loss_fn=nn.MSELoss() where it is a number to be met"
+        )
+    raise ValueError(
+        f"{where}, and logits of shape {tuple(logits_shape)} have classes from 0 to {classes - 1}: correct "
+        f"that label, or say which number means none with loss_fn=nn.CrossEntropyLoss(ignore_index={value})"
+    )
+
+
+def score_rows(rows: Rows, score: Score, *, width: int | None = None) -> Tensor:
+    """Mean score of each sample's positions, holding few logits at a time.
+
+    >>> rows = rows_of(Part("logits", "labels", "classes"), torch.zeros(2, 3, 4), torch.ones(2, 3))
+    >>> score_rows(rows, lambda logits_NC, labels_N: labels_N + 0.5)
+    tensor([1.5000, 1.5000])
+
+    Args:
+        rows: the positions that count.
+        score: a name, or a function of rows `(logits_NC, labels_N) -> scores_N`.
+        width: number of classes, where a head makes the logits.
+    """
+    by_row = scores.BY_NAME[score] if isinstance(score, str) else _checked(score)
+    pieces = [by_row(logits, labels) for logits, labels in rows.chunks(width)]
+    empty = torch.zeros(0, device=rows.mask_BT.device)
+    return scores.mean_where(torch.cat(pieces) if pieces else empty, rows.mask_BT)
+
+
+def _checked(score: Callable[[Any, Any], Tensor]) -> scores.RowScore:
+    def by_row(logits_NC: Tensor, labels_N: Tensor | None) -> Tensor:
+        values = score(logits_NC, labels_N)
+        if not isinstance(values, Tensor) or values.shape != logits_NC.shape[:1]:
+            got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(
+                f"score= gave {got} for {len(logits_NC)} rows: return a tensor of shape ({len(logits_NC)},)"
+            )
+        return values.float()
+
+    return by_row
+
+
+def part_losses(part: Part, logits: Tensor, labels: Tensor) -> Tensor:
+    """One value a sample of a part without classes."""
+    values = logits.float().reshape(logits.shape[0], -1)
+    labels = labels.to(values.device).float().reshape(logits.shape[0], -1)
+    if part.kind == "binary":
+        return F.binary_cross_entropy_with_logits(values, labels, reduction="none").mean(dim=1)
+    return (values - labels).square().mean(dim=1)
+
+
+def reduced_loss(part: Part, logits: Tensor, labels: Tensor) -> Tensor:
+    """A part's loss as models reduce it: the mean over everything labelled in the batch."""
+    if not part.has_classes:
+        return part_losses(part, logits, labels).mean()
+    rows = rows_of(part, logits, labels)
+    pieces = [scores.loss(piece, target) for piece, target in rows.chunks()]
+    return torch.cat(pieces).mean() if pieces else logits.new_full((), float("nan"))
