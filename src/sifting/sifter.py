@@ -332,7 +332,7 @@ class Sifter:
         self.handed = batches.batch_size(batch)
         self._heard = False
         if self._observing:
-            self._given = batches.shell(batch)  # the user may take members out of theirs
+            self._given = batches.shallow_copy(batch)  # the user may take members out of theirs
             if self.last is None:
                 self.scorer.check(batch)  # not selected, so nobody has asked yet how it is scored
 
