@@ -30,7 +30,12 @@ class Fuzz:
     check: Callable[[Any], list[str]]
 
     def run(self, *, examples: int, start: int | None = None) -> Counter[str]:
-        """Check generated cases until there were `examples` outcomes; raises at the first wrong one."""
+        """Check generated cases until there were `examples` outcomes; raises at the first wrong one.
+
+        Args:
+            examples: how many outcomes at least.
+            start: the seed; without one, the same `examples` cases every time.
+        """
         outcomes: Counter[str] = Counter()
         round_number = 0
         while outcomes.total() < examples:
@@ -46,14 +51,14 @@ class Fuzz:
             )
             @given(self.cases)
             def one(case: Any) -> None:
-                if outcomes.total() < examples:
-                    outcomes.update(self.check(case))
+                outcomes.update(self.check(case))
 
-            # a new seed each round: Hypothesis remembers all cases of a round, so rounds are short
-            (one if start is None else seed((start, round_number)))(one)()
-            round_number += 1
             if start is None:
+                one()
                 break
+            # a new seed each round: Hypothesis remembers all cases of a round, so rounds are short
+            seed(start + 1_000_003 * round_number)(one)()
+            round_number += 1
         return outcomes
 
 

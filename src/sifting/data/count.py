@@ -60,11 +60,7 @@ def raw_samples(batch: Any) -> bool:
         return False
     if not _container(batch[0]):
         return False
-    return (
-        (len(batch) == 1 and isinstance(batch[0], Mapping))
-        or has_scalars(batch)
-        or not _meet(batch)
-    )
+    return len(batch) == 1 or has_scalars(batch) or not _meet(batch)
 
 
 def sizes_of_structure(batch: Any) -> set[int]:
@@ -95,12 +91,11 @@ def possible(node: Any) -> set[int] | None:
     inside = _meet(node)
     if inside is None or not _plain(node) or not alike(node):
         return inside
-    if is_array(node[0]) and len(node) == 1:
-        return inside  # what a TensorDataset of one tensor gives
+    if len(node) == 1:
+        # one tensor is what a TensorDataset of one tensor gives; of one sample, nothing can be lost
+        return {1} if _container(node[0]) else inside
     if has_scalars(node):
         return {len(node)}
-    if len(node) == 1 and isinstance(node[0], Mapping):
-        return {1}
     return inside | {len(node)}
 
 
@@ -122,8 +117,9 @@ def _list_sizes(node: Any) -> set[int]:
         same = set.intersection(*inner) if inner and len(inner) == len(node) else set()
         return own | same
     found: set[int] = set()
-    for child in members(node):
-        found |= _list_sizes(child)
+    if not _plain(node) or not alike(node):  # else its lists may be those of single samples
+        for child in members(node):
+            found |= _list_sizes(child)
     return found
 
 
