@@ -32,9 +32,7 @@ def main(argv: list[str] | None = None) -> int:
         begin = time.perf_counter()
         outcomes = kind.run(examples=args.examples, start=start)
         counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-        print(
-            f"{name}: {counts}, none wrong ({time.perf_counter() - begin:.0f} s)", flush=True
-        )
+        print(f"{name}: {counts}, none wrong ({time.perf_counter() - begin:.0f} s)", flush=True)
     return 0
 
 

@@ -22,6 +22,37 @@ from tests.fuzz import Fuzz, refusal, register
 
 Read = Callable[[Any, int], Any]
 DTYPES = [torch.float32, torch.float64, torch.int64, torch.int32, torch.float16, torch.bool]
+FORMS = [
+    *(
+        "tensor",
+        "tensor",
+        "tensor",
+        "numpy",
+        "list",
+        "tuple",
+        "texts",
+        "numbers",
+        "tokens",
+        "ragged",
+    ),
+    *("pictures", "targets", "nested", "jagged", "sparse", "packed", "object"),
+]
+ODD = [
+    "pos",
+    "freq",
+    "mask",
+    "scalar",
+    "text",
+    "none",
+    "zero",
+    "time",
+    "flat_lengths",
+    "flat_starts",
+]
+CONTAINERS = [
+    *("dict", "dict", "dict", "OrderedDict", "UserDict", "BatchEncoding", "tuple", "list"),
+    *("namedtuple", "dataclass", "inner"),
+]
 NAMES = ["x", "y_in", "z", "extra", "aux"]
 
 
@@ -39,7 +70,9 @@ def value(i: int, shape: tuple[int, ...], dtype: torch.dtype, salt: int) -> torc
     """What sample i holds: numbers that no other sample holds, as far as the type allows."""
     count = int(np.prod(shape, dtype=int))
     numbers = torch.arange(count) * 7 + (i + 1) * 31 + salt
-    return (numbers % 2 == i % 2 if dtype == torch.bool else numbers % 2000).to(dtype).reshape(shape)
+    return (
+        (numbers % 2 == i % 2 if dtype == torch.bool else numbers % 2000).to(dtype).reshape(shape)
+    )
 
 
 def plain(found: Any) -> Any:
@@ -66,12 +99,7 @@ SHAPES = st.lists(st.integers(1, 5), max_size=3).map(tuple)
 def by_sample(draw: st.DrawFn) -> tuple[Member, Callable[[int], Any]]:
     """A member that has one entry a sample, in one of the forms people use, and the samples."""
     salt = draw(st.integers(0, 9))
-    form = draw(
-        st.sampled_from(
-            "tensor tensor tensor numpy list tuple texts numbers tokens ragged pictures targets "
-            "nested jagged sparse packed object".split()
-        )
-    )
+    form = draw(st.sampled_from(FORMS))
     shape = draw(SHAPES)
     dtype = draw(st.sampled_from(DTYPES))
     same = draw(st.none() | st.integers(1, 4))
@@ -132,12 +160,14 @@ def by_sample(draw: st.DrawFn) -> tuple[Member, Callable[[int], Any]]:
 def odd(draw: st.DrawFn, sizes: list[int]) -> list[tuple[Member, Callable[[int], Any] | None]]:
     """Members that do not go by sample, or go by it in a way that cannot be divided."""
     salt = draw(st.integers(0, 9))
-    form = draw(st.sampled_from("pos freq mask scalar text none zero time flat_lengths flat_starts".split()))
+    form = draw(st.sampled_from(ODD))
     # from the first batch on, a table of as many rows as samples cannot be told from a column
     first = next((n for n in sizes if n > 1), 1)
     rows = draw(st.integers(1, 12).filter(lambda r: r != first))
     if form in ("pos", "freq", "mask"):
-        shape = {"pos": (rows,), "freq": (rows, draw(st.integers(1, 6))), "mask": (rows, rows)}[form]
+        shape = {"pos": (rows,), "freq": (rows, draw(st.integers(1, 6))), "mask": (rows, rows)}[
+            form
+        ]
         table = torch.arange(int(np.prod(shape))).reshape(shape) + salt
         return [(Member(lambda n: table, None, form, False), None)]
     if form in ("scalar", "text", "none", "zero"):
@@ -194,7 +224,9 @@ class Case:
         return f"{self.about}, sizes {self.sizes}, taking {self.wanted}, first batch: {first!r}"
 
 
-def contain(kind: str, names: list[str]) -> tuple[Callable[[list[Any]], Any], Callable[[Any], list[Any]]]:
+def contain(
+    kind: str, names: list[str]
+) -> tuple[Callable[[list[Any]], Any], Callable[[Any], list[Any]]]:
     """A container of members, and how they are found in it again."""
     record: Any = namedtuple("record", names)
     holder: Any = dataclasses.make_dataclass("holder", names)
@@ -244,11 +276,7 @@ def cases(draw: st.DrawFn) -> Case:
     names = [*NAMES, "more", "most", "last", "end"][: len(members)]
     if labelled:
         names[-1] = "labels"
-    kind = draw(
-        st.sampled_from(
-            "dict dict dict OrderedDict UserDict BatchEncoding tuple list namedtuple dataclass inner".split()
-        )
-    )
+    kind = draw(st.sampled_from(CONTAINERS))
     if kind == "inner" and len(members) < 2:
         kind = "tuple"
     make, find = contain(kind, names)
@@ -262,7 +290,12 @@ def cases(draw: st.DrawFn) -> Case:
     )
     return Case(
         lambda n: make([member.collate(n) for member, _ in members]),
-        find, members, samples, sizes, wanted, about,
+        find,
+        members,
+        samples,
+        sizes,
+        wanted,
+        about,
     )
 
 
@@ -277,13 +310,25 @@ def raw(draw: st.DrawFn, members: list[Any], sizes: list[int], wanted: list[list
         return dict(zip("abcdefgh", parts, strict=False)) if as_dicts else tuple(parts)
 
     def find(batch: Any) -> list[Any]:
-        return [[(list(s.values()) if as_dicts else s)[c] for s in batch] for c in range(len(entries))]
+        return [
+            [(list(s.values()) if as_dicts else s)[c] for s in batch] for c in range(len(entries))
+        ]
 
     columns = [(Member(lambda n: None, lambda m, j: m[j], "raw"), entry) for entry in entries]
-    about = "raw " + ("dicts" if as_dicts else "tuples") + " of " + ", ".join(m.names for m, _ in members)
+    about = (
+        "raw "
+        + ("dicts" if as_dicts else "tuples")
+        + " of "
+        + ", ".join(m.names for m, _ in members)
+    )
     return Case(
         lambda n: [sample(i) for i in range(n)],
-        find, columns, Samples(batch_size=len if told else None), sizes, wanted, about,
+        find,
+        columns,
+        Samples(batch_size=len if told else None),
+        sizes,
+        wanted,
+        about,
     )
 
 

@@ -80,7 +80,10 @@ def cases(draw: st.DrawFn) -> Case:
         marks = draw(st.frozensets(st.sampled_from(every), min_size=1))
         start = draw(st.sampled_from([0, 2]))
         return Case(
-            documents, chosen, lambda d: flattened(d, start=start, marks=marks), f"one row, {sorted(marks)}"
+            documents,
+            chosen,
+            lambda d: flattened(d, start=start, marks=marks),
+            f"one row, {sorted(marks)}",
         )
     capacity, masked = max(max(lengths), draw(st.integers(4, 12))), draw(st.booleans())
     about = f"rows of {capacity}, {'with' if masked else 'without'} a mask"
@@ -90,7 +93,9 @@ def cases(draw: st.DrawFn) -> Case:
 def check(case: Case) -> list[str]:
     samples = Samples(labels=lambda batch: {"labels": batch["labels"]})
     batch = case.collate(case.documents)
-    before = {name: value.clone() for name, value in batch.items() if isinstance(value, torch.Tensor)}
+    before = {
+        name: value.clone() for name, value in batch.items() if isinstance(value, torch.Tensor)
+    }
     try:
         size = samples.size(batch)
         taken = samples.take(batch, torch.tensor(case.chosen))
@@ -103,7 +108,8 @@ def check(case: Case) -> list[str]:
     if case.about.startswith("rows"):
         assert taken["input_ids"].shape[1] <= batch["input_ids"].shape[1]
         assert read_rows(taken) == [
-            (d["input_ids"], [-100, *d["labels"][1:]], list(range(len(d["labels"])))) for d in chosen
+            (d["input_ids"], [-100, *d["labels"][1:]], list(range(len(d["labels"]))))
+            for d in chosen
         ]
     else:
         for name, value in wanted.items():

@@ -212,11 +212,6 @@ class Division:
 
     def _check(self, batch: Any) -> None:
         """What shows only in the whole: labels alone were divided, or samples lie end to end."""
-        if self.carried and not self.divided:
-            raise ValueError(
-                f"the labels say {self.size} samples, and no other member has that many entries: "
-                f"{describe(batch)}. Name one that has an entry a sample (batch_size='…'), or {TAKE}"
-            )
         for path, array in self.carried.items():
             if f"{path} apart" in self.seen:
                 continue
@@ -228,6 +223,11 @@ class Division:
                         f"says, which cannot be divided from here: {TAKE}"
                     )
             self.seen[f"{path} apart"] = "yes"
+        if self.carried and not self.divided:
+            raise ValueError(
+                f"the labels say {self.size} samples, and no other member has that many entries: "
+                f"{describe(batch)}. Name one that has an entry a sample (batch_size='…'), or {TAKE}"
+            )
 
 
 def lies_end_to_end(total: int, numbers: Any, size: int) -> bool:

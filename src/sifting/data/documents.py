@@ -156,9 +156,10 @@ def _from_positions(positions: Tensor, batch: Mapping[Any, Any], *, sure: bool) 
     if not len(first):
         return None
     again = jumps_BT & ~first_BT
-    start = int(first.min())
+    falls = again & _falls(positions)
+    start = int(torch.cat([first, positions[falls]]).min())
     restarts = again & (positions == start)
-    if not sure and not bool(restarts.any()):
+    if not sure and not bool((restarts | falls).any()):
         return None
     if bool((first != start).any()) or bool((again & ~restarts).any()):
         row, token = (jumps_BT & (positions != start)).nonzero()[0].tolist()
@@ -168,6 +169,13 @@ def _from_positions(positions: Tensor, batch: Mapping[Any, Any], *, sure: bool) 
             f"cannot be undone. {REMEDY[0].upper()}{REMEDY[1:]}"
         )
     return jumps_BT
+
+
+def _falls(positions: Tensor) -> Tensor:
+    """Where positions go back and then count on: a document, though it may not be a whole one."""
+    steps = positions.diff(dim=1)
+    back_BT = torch.cat([torch.zeros_like(steps[:, :1]), steps], dim=1) < 0
+    return back_BT & torch.cat([steps == 1, torch.zeros_like(back_BT[:, :1])], dim=1)
 
 
 def _mask(batch: Mapping[Any, Any], like: Tensor) -> Tensor | None:
