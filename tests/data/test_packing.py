@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 import torch
 from transformers import DataCollatorWithFlattening, LlamaConfig, LlamaForCausalLM
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 import tests.fuzz.packed
 from sifting.data.documents import document_of_position, documents
@@ -21,6 +20,12 @@ DOCUMENTS = [
     for d, n in enumerate(LENGTHS)
 ]
 CHOSEN = [3, 0, 4]
+
+
+def language_modeling(**given: Any) -> Any:
+    """TRL's collator for supervised fine-tuning."""
+    trainer = pytest.importorskip("trl.trainer.sft_trainer", reason="TRL is not installed")
+    return trainer.DataCollatorForLanguageModeling(pad_token_id=0, **given)
 
 
 def same(got: Any, wanted: Any) -> None:
@@ -43,7 +48,7 @@ def test_taking_documents_is_flattening_those_documents(marks: dict[str, bool]) 
 
 
 def test_padding_free_batches_of_trl() -> None:
-    collate = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+    collate = language_modeling(padding_free=True)
     batch = collate(DOCUMENTS)
     assert batch["input_ids"].shape == (1, 16)
     same(take_documents(batch, torch.tensor(CHOSEN)), collate([DOCUMENTS[i] for i in CHOSEN]))
@@ -54,12 +59,12 @@ def test_best_fit_packing_of_trl_has_several_documents_a_sequence() -> None:
         {"input_ids": [10, 11, 12, 20, 21], "seq_lengths": [3, 2]},
         {"input_ids": [30, 31, 40, 41, 42], "seq_lengths": [2, 3]},
     ]
-    free = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(rows)
+    free = language_modeling(padding_free=True)(rows)
     assert Samples().size(free) == 4
     taken = Samples().take(free, torch.tensor([2, 1]))
     assert taken["input_ids"].tolist() == [[30, 31, 20, 21]]
     assert taken["labels"].tolist() == [[-100, 31, -100, 21]]
-    padded = DataCollatorForLanguageModeling(pad_token_id=0, return_position_ids=True)(rows)
+    padded = language_modeling(return_position_ids=True)(rows)
     assert padded["input_ids"].shape == (2, 5)
     assert Samples().size(padded) == 4
     taken = Samples().take(padded, torch.tensor([3, 0]))
@@ -67,9 +72,7 @@ def test_best_fit_packing_of_trl_has_several_documents_a_sequence() -> None:
 
 
 def test_padding_to_a_multiple_is_no_document() -> None:
-    collate = DataCollatorForLanguageModeling(
-        pad_token_id=0, padding_free=True, pad_to_multiple_of=8
-    )
+    collate = language_modeling(padding_free=True, pad_to_multiple_of=8)
     batch = collate(DOCUMENTS[:3])
     assert batch["input_ids"].shape == (1, 16)  # 10 tokens, and 6 documents of padding
     assert Samples().size(batch) == 3

@@ -268,8 +268,8 @@ def cases(draw: st.DrawFn) -> Case:
             lambda n: torch.stack([target(i) for i in range(n)]), lambda m, j: m[j], "labels"
         )
         members = [*members, (stacked, target)]
-    elif not any(member.first and "tensor" in member.names for member, _ in members):
-        # without labels, something must say how many: a tensor with samples first
+    elif not all(m.first for m, _ in members) and all(m.names != "tensor" for m, _ in members):
+        # beside what does not go by sample, something must say how many there are
         members = [*members, draw(by_sample().filter(lambda made: made[0].names == "tensor"))]
     if len(members) > 1 and draw(st.integers(0, 9)) == 0 and all(m.first for m, _ in members):
         return draw(raw(members, sizes, wanted))

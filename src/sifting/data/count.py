@@ -60,7 +60,7 @@ def raw_samples(batch: Any) -> bool:
         return False
     if not _container(batch[0]):
         return False
-    return len(batch) == 1 or has_scalars(batch) or not _meet(batch)
+    return has_scalars(batch) or _meet(batch) == set()
 
 
 def sizes_of_structure(batch: Any) -> set[int]:
@@ -74,6 +74,8 @@ def sizes_of_structure(batch: Any) -> set[int]:
 
     Tensors decide; lists of numbers or text only where tensors leave a choice, or there are none.
     """
+    if _plain(batch) and len(batch) == 1 and is_array(batch[0]):
+        batch = batch[0]  # what a TensorDataset of one tensor gives
     found = possible(batch)
     lists = _list_sizes(batch)
     if found is None:
@@ -91,11 +93,10 @@ def possible(node: Any) -> set[int] | None:
     inside = _meet(node)
     if inside is None or not _plain(node) or not alike(node):
         return inside
-    if len(node) == 1:
-        # one tensor is what a TensorDataset of one tensor gives; of one sample, nothing can be lost
-        return {1} if _container(node[0]) else inside
     if has_scalars(node):
         return {len(node)}
+    if not inside and is_array(node[0]):
+        inside = {leading(array) for array in node if array is not None}  # any may hold all samples
     return inside | {len(node)}
 
 
