@@ -169,6 +169,16 @@ def test_raw_samples_in_a_list(as_dicts: bool, size: int) -> None:
     assert taken[1] is loaded[0]
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_samples_without_a_number_of_their_own_could_be_views(size: int) -> None:
+    batch = [{"input_ids": torch.zeros(8), "labels": torch.zeros(8)} for _ in range(size)]
+    with pytest.raises(ValueError, match=rf"allow {size}, 8 .*such as len"):
+        fresh().size(batch)
+    told = fresh(batch_size=len)
+    assert told.size(batch) == size
+    assert told.take(batch, torch.tensor([1]))[0] is batch[1]
+
+
 def test_tensors_in_a_list_fit_two_readings() -> None:
     views = [torch.zeros(4, 8), torch.zeros(4, 8), torch.zeros(4, 8)]
     with pytest.raises(ValueError, match=r"allow 3, 4 .*such as len.*collate_fn=list"):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sifting.data import packing
-from sifting.data.count import raw_samples, size_of_labels, sizes_of_structure
+from sifting.data.count import alike, raw_samples, size_of_labels, sizes_of_structure
 from sifting.data.divide import Division, Seen
 from sifting.data.documents import documents
 from sifting.data.member import own_size, pick
@@ -182,7 +182,9 @@ class Samples:
             self._seen.get("") == "entries" or raw_samples(batch)
         ):
             return len(batch)
-        found = size_of_labels(self._labels(batch))
+        # two dicts with the same keys are hardly inputs and labels, rather two samples or two views
+        twins = isinstance(batch, list | tuple) and _are_mappings(batch) and alike(batch)
+        found = set() if twins else size_of_labels(self._labels(batch))
         what = "labels"
         if not found:
             found, what = sizes_of_structure(batch), "members"
@@ -244,6 +246,10 @@ class Samples:
     def _refuse_take(self, why: str) -> None:
         if self.take_with is not None:
             raise ValueError(f"take= divides this batch, so {why} between ranks: use scope='rank'")
+
+
+def _are_mappings(batch: Iterable[Any]) -> bool:
+    return all(isinstance(member, Mapping) for member in batch)
 
 
 def _has_entries(batch: Any, size: int) -> bool:
