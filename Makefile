@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lowest lint types clean
+.PHONY: demo test fuzz lowest lint types clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -14,6 +14,10 @@ demo: .venv/.ready
 
 test: .venv/.ready
 	$(BIN)/python -m pytest -n 2
+
+# Generated cases by the hundred thousand; a few hundred of each kind run in `make test`.
+fuzz: .venv/.ready
+	$(BIN)/python -W ignore -m tests.fuzz --examples 100000 $(if $(SEED),--seed $(SEED))
 
 # The integrations with the lowest versions that pyproject.toml declares.
 lowest:

@@ -1,20 +1,30 @@
-"""Batches of any shape: how many samples one holds, and taking some of them.
+"""Batches by their structure alone: the size that most members share, and dividing by it.
 
-A batch is a tree: tensors and arrays at the leaves, in dicts, tuples, lists, named tuples,
-dataclasses or mapping classes such as `BatchEncoding`. What is per-sample follows the
-selection; everything else is carried along untouched.
+`sifting.data.samples.Samples` knows the labels too and refuses what is ambiguous.
 """
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+from sifting.data.member import pick
+from sifting.data.tree import is_array, leading, leaves, members, rebuild, shallow_copy, to_device
+
+__all__ = [
+    "batch_size",
+    "columns",
+    "pick",
+    "shallow_copy",
+    "split",
+    "take",
+    "to_device",
+    "with_columns",
+]
 
 T = TypeVar("T")
 
@@ -30,10 +40,10 @@ def batch_size(batch: Any) -> int:
     """
     sizes = [len(node) for node in _lists(batch) if _one_each(node)]
     if not sizes:
-        arrays = (leaf for leaf in _leaves(batch) if _is_array(leaf) and leaf.ndim > 0)
-        sizes = [_leading(leaf) for leaf in arrays]
+        arrays = (leaf for leaf in leaves(batch) if is_array(leaf) and leaf.ndim > 0)
+        sizes = [leading(leaf) for leaf in arrays]
     if not sizes:
-        sizes = [len(node) for node in _lists(batch) if not any(map(_children, node))]
+        sizes = [len(node) for node in _lists(batch) if not any(map(members, node))]
     if not sizes:
         raise ValueError(
             f"cannot tell how many samples a {type(batch).__name__} holds: it has no tensor with a "
@@ -102,59 +112,10 @@ def split(batch: T, count: int) -> list[T]:
     ]
 
 
-def shallow_copy(batch: T) -> T:
-    """The same members in a container of their own, which stays whole if the other is emptied.
-
-    >>> batch = {"x": torch.zeros(2)}
-    >>> kept = shallow_copy(batch)
-    >>> _ = batch.pop("x")
-    >>> list(kept)
-    ['x']
-
-    So do the containers inside.
-    """
-    return _rebuild(batch, shallow_copy)  # type: ignore[no-any-return]
-
-
-def to_device(batch: T, device: torch.device) -> T:
-    """The batch with its tensors on `device`; itself where they are there already."""
-    if all(leaf.device == device for leaf in _leaves(batch) if isinstance(leaf, Tensor)):
-        return batch
-    return _map_tensors(batch, device)  # type: ignore[no-any-return]
-
-
-def _is_array(node: Any) -> bool:
-    return isinstance(node, Tensor) or (type(node).__module__ == "numpy" and hasattr(node, "shape"))
-
-
-def _is_dataclass(node: Any) -> bool:
-    return dataclasses.is_dataclass(node) and not isinstance(node, type | Mapping)
-
-
-def _children(node: Any) -> list[Any] | None:
-    """The members of a container, or None for a leaf."""
-    if isinstance(node, Mapping):
-        return list(node.values())
-    if _is_dataclass(node):
-        return [getattr(node, field.name) for field in dataclasses.fields(node)]
-    if isinstance(node, list | tuple):
-        return list(node)
-    return None
-
-
-def _leaves(node: Any) -> Iterator[Any]:
-    children = _children(node)
-    if children is None:
-        yield node
-    else:
-        for child in children:
-            yield from _leaves(child)
-
-
 def _lists(node: Any) -> Iterator[list[Any]]:
     if isinstance(node, list):
         yield node
-    for child in _children(node) or ():
+    for child in members(node):
         yield from _lists(child)
 
 
@@ -163,17 +124,13 @@ def _one_each(node: list[Any]) -> bool:
     return len(node) > 0 and all(isinstance(member, Mapping) for member in node)
 
 
-def _leading(array: Any) -> int:
-    return int(array.size(0)) if isinstance(array, Tensor) else int(array.shape[0])
-
-
 def _is_batched(node: Any, size: int) -> bool:
     """Whether a member goes by sample as a whole: an array of that size, or a list of entries."""
-    if _is_array(node):
-        return bool(node.ndim > 0 and _leading(node) == size)
-    if isinstance(node, list | tuple) and not any(_is_array(leaf) for leaf in _leaves(node)):
+    if is_array(node):
+        return bool(node.ndim > 0 and leading(node) == size)
+    if isinstance(node, list | tuple) and not any(is_array(leaf) for leaf in leaves(node)):
         return len(node) == size
-    return any(_is_batched(child, size) for child in _children(node) or ())
+    return any(_is_batched(child, size) for child in members(node))
 
 
 def _has_entries(node: Sequence[Any], size: int) -> bool:
@@ -186,85 +143,20 @@ def _has_entries(node: Sequence[Any], size: int) -> bool:
     if not any(batched):
         return True
     # tensors of differing leading sizes (boxes) of which some happen to be as many as samples
-    alike = all(_is_array(member) for member in node) and (
+    alike = all(is_array(member) for member in node) and (
         len({(member.ndim, tuple(member.shape[1:])) for member in node}) == 1
     )
     return alike and not all(batched)
 
 
-def pick(column: Any, indices_K: Tensor) -> Any:
-    """Some samples of a per-sample member."""
-    if isinstance(column, Tensor):
-        if column.is_nested:
-            parts = column.unbind()
-            chosen = [parts[i] for i in indices_K.tolist()]
-            return torch.nested.as_nested_tensor(chosen, layout=column.layout)
-        return column.index_select(0, indices_K.to(column.device))
-    if _is_array(column):
-        return column[indices_K.cpu().numpy()]
-    entries = [column[i] for i in indices_K.tolist()]
-    return entries if isinstance(column, list) else tuple(entries)
-
-
 def _replace(node: Any, size: int, change: Callable[[Any], Any]) -> Any:
     """The tree with every per-sample member passed through `change`."""
-    if _is_array(node):
-        return change(node) if node.ndim and _leading(node) == size else node
+    if is_array(node):
+        return change(node) if node.ndim and leading(node) == size else node
     if isinstance(node, list | tuple) and _has_entries(node, size):
         return change(node)
-    return _rebuild(node, lambda child: _replace(child, size, change), entries=change, size=size)
-
-
-def _map_tensors(node: Any, device: torch.device) -> Any:
-    if isinstance(node, Tensor):
-        return node.to(device, non_blocking=True)
-    return _rebuild(node, lambda child: _map_tensors(child, device))
-
-
-def _rebuild(
-    node: Any,
-    change: Callable[[Any], Any],
-    *,
-    entries: Callable[[Any], Any] | None = None,
-    size: int = 0,
-) -> Any:
-    """A container of the same type with every member passed through `change`.
-
-    What a container holds beside its members, one entry a sample, goes through `entries`.
-    """
-    if isinstance(node, Mapping):
-        return _rebuild_mapping(node, change, entries, size)
-    if _is_dataclass(node):
-        clone = copy.copy(node)
-        for field in dataclasses.fields(node):
-            # past frozen=True, and without running __post_init__ on a part of the batch
-            object.__setattr__(clone, field.name, change(getattr(node, field.name)))
-        return clone
-    if isinstance(node, tuple) and hasattr(node, "_fields"):
-        return type(node)(*(change(child) for child in node))
-    if isinstance(node, list | tuple):
-        return type(node)([change(child) for child in node])
-    return node
-
-
-def _rebuild_mapping(
-    node: Mapping[Any, Any],
-    change: Callable[[Any], Any],
-    entries: Callable[[Any], Any] | None,
-    size: int,
-) -> Any:
-    changed = {key: change(value) for key, value in node.items()}
-    if type(node) is dict:
-        return changed
-    clone: Any = copy.copy(node)
-    if hasattr(clone, "data") and isinstance(clone.data, dict):  # UserDict, BatchEncoding
-        clone.data = changed
-        encodings = getattr(node, "_encodings", None)
-        if entries is not None and encodings is not None and len(encodings) == size:
-            clone._encodings = entries(encodings)
-        return clone
-    if isinstance(clone, MutableMapping):
-        for key, value in changed.items():
-            clone[key] = value
-        return clone
-    return type(node)(changed)  # type: ignore[call-arg]
+    new = rebuild(node, lambda child, _: _replace(child, size, change))
+    encodings = getattr(new, "_encodings", None)  # BatchEncoding: one a sample, beside its items
+    if encodings is not None and new is not node and len(encodings) == size:
+        new._encodings = change(encodings)
+    return new
