@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sifting.data import batch as batches
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
@@ -132,6 +131,7 @@ class Chooser:
         together: Ranks | None,
     ) -> None:
         self.scorer, self.rule, self.schedule = scorer, rule, schedule
+        self.samples = scorer.call.samples
         self.meter, self.auditor, self.generator = meter, auditor, generator
         self.nonfinite, self.together = nonfinite, together
 
@@ -163,7 +163,7 @@ class Chooser:
         sizes: tuple[int, ...] = (len(scores_B),)
         together = self.together
         if together is not None:
-            scores_B, sizes = together.join(scores_B, batch, self.generator)
+            scores_B, sizes = together.join(scores_B, batch, self.generator, self.samples)
         scores_B = finite(scores_B, drop=self.nonfinite == "drop")
         if wanted is not None:
             count = min(wanted * len(sizes), len(scores_B))
@@ -177,9 +177,9 @@ class Chooser:
             share = Share(together.rank, sizes, choice.indices_K)
             mine = share.mine
             if count < len(scores_B) or len(set(sizes)) > 1:
-                kept = together.exchange(batch, share)
+                kept = together.exchange(batch, share, self.samples)
         elif count < len(scores_B):
-            kept = batches.take(batch, choice.indices_K, size=len(scores_B))
+            kept = self.samples.take(batch, choice.indices_K, size=len(scores_B))
         selection = Selection(
             choice.indices_K[mine], choice.weights_K[mine], scores_B, kept, choice.explored_K[mine]
         )
@@ -253,7 +253,7 @@ class Chooser:
             choice = Choice(made.indices, made.weights, made.explored, made.explored_count)
             with self.meter.time("auditing", self.scorer.device):
                 self._audit(batch, whole, choice, self.meter.counts["steps"])
-            batch = batches.take(batch, made.indices, size=len(made.scores))
+            batch = self.samples.take(batch, made.indices, size=len(made.scores))
         selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
         return Step(len(made.ids), selection, made.explored_count, made.kept, ids=made.ids)
 
@@ -261,7 +261,7 @@ class Chooser:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""
         keep = self.schedule.keep
         if self.together is not None and not callable(keep):
-            sizes = [batches.batch_size(batch)] * self.together.world
+            sizes = [self.samples.size(batch)] * self.together.world
             count = self.schedule.count(step=0, size=sum(sizes))
             if count != even_count(count, sizes):
                 raise ValueError(

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.data import batch as batches
 from sifting.exits.base import Exit, Setting, TrainedBatch
 from sifting.exits.loss_table import LossTable
 from sifting.measure.audit import warn_user
@@ -207,7 +206,7 @@ def ids_in(call: Call, batch: Any) -> Sequence[Any]:
             "over a map-style data set, or pass ids= to the Sifter, the key of the batch that holds the "
             "samples' IDs, its position, or a function of the batch"
         )
-    ids, size = call.ids_of(batch), batches.batch_size(batch)
+    ids, size = call.ids_of(batch), call.samples.size(batch)
     if len(ids) != size:
         raise ValueError(f"ids={call.ids!r} gave {len(ids)} IDs for {size} samples")
     return ids

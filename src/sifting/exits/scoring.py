@@ -134,7 +134,8 @@ class Scorer:
         return batches.to_device(batch, self.device)
 
     def _pieces(self, batch: Any) -> list[Any]:
-        return batches.split(batch, self.batch_size or batches.batch_size(batch))
+        samples = self.call.samples
+        return samples.split(batch, self.batch_size or samples.size(batch))
 
     @contextmanager
     def _pass(self) -> Iterator[None]:
@@ -188,7 +189,7 @@ class Scorer:
         What is tried with a sharded model takes as many forwards on every rank.
         """
         rows = probe_rows(self.call, batch)
-        probe = None if rows is None else batches.take(batch, rows)
+        probe = None if rows is None else self.call.samples.take(batch, rows)
         if self.ranks is None:
             return probe
         if probe is not None:

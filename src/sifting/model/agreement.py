@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sifting.data import batch as batches
 from sifting.model.by_sample import check_reduced
 from sifting.model.call import logits_of, loss_of
 from sifting.model.matching import tolerances
@@ -99,7 +98,7 @@ def compare_gradients(
     size = sizes.pop()
     some = min(size, max(2, CHUNK // max(outputs[name][0].numel() for name in names)))
     rows = torch.arange(some)
-    piece = batches.take(batch, rows, size=size) if some < size else batch
+    piece = plan.call.samples.take(batch, rows, size=size) if some < size else batch
     with torch.enable_grad():
         leaves = {name: outputs[name][:some].detach().float().requires_grad_() for name in names}
         total = reduced(plan, leaves, piece, None if weights_B is None else weights_B[:some])
@@ -162,10 +161,11 @@ def verify(plan: Plan, model: nn.Module, batch: Any) -> None:
     """
     if not plan.call.takes_labels(model, batch) or plan.origin == GIVEN or plan.kind == "losses":
         return
-    size = batches.batch_size(batch)
+    samples = plan.call.samples
+    size = samples.size(batch)
     largest = max((math.prod(shape) for shape in plan.shapes.values()), default=1)
     some = min(size, max(2, CHUNK // max(1, largest)))
-    piece = batches.take(batch, torch.arange(some), size=size) if some < size else batch
+    piece = samples.take(batch, torch.arange(some), size=size) if some < size else batch
     output = plan.call.run(model, piece, with_labels=True)
     own = loss_of(output)
     if own is None or not bool(own.isfinite()):

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.data import batch as batches
 from sifting.model.call import Call, loss_of
 from sifting.model.matching import tolerances
 from sifting.model.parts import IGNORE
@@ -17,16 +16,17 @@ from sifting.model.parts import IGNORE
 Losses = Callable[[nn.Module, Any], Tensor]
 
 
-def given_losses(losses: Losses, model: nn.Module, batch: Any) -> Tensor:
+def given_losses(losses: Losses, call: Call, model: nn.Module, batch: Any) -> Tensor:
     """Each sample's loss by the user's function of model and batch, checked to be one a sample.
 
-    >>> given_losses(lambda model, x: model(x).square().mean(1), nn.Identity(), torch.ones(3, 2))
+    >>> losses = lambda model, x: model(x).square().mean(1)
+    >>> given_losses(losses, Call(), nn.Identity(), torch.ones(3, 2))
     tensor([1., 1., 1.])
 
     What samples are compared with is the batch that is given: a contrastive loss is that among
     the candidates, or among those of one piece with `score_batch_size`.
     """
-    size = batches.batch_size(batch)
+    size = call.samples.size(batch)
     values = losses(model, batch)
     if not isinstance(values, Tensor) or values.shape != (size,):
         got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
@@ -39,10 +39,10 @@ def given_losses(losses: Losses, model: nn.Module, batch: Any) -> Tensor:
 
 def reduced_losses(call: Call, model: nn.Module, batch: Any) -> Tensor:
     """Each sample's loss from a model that only gives a batch's: one sample at a time."""
-    size = batches.batch_size(batch)
+    size = call.samples.size(batch)
     losses = []
     for i in range(size):
-        sample = batches.take(batch, torch.tensor([i]), size=size)
+        sample = call.samples.take(batch, torch.tensor([i]), size=size)
         labels = call.labels_of(sample).values()
         if labels and all(not v.is_floating_point() and bool((v == IGNORE).all()) for v in labels):
             losses.append(torch.zeros(()))  # no label, nothing to learn: the lowest score
@@ -74,7 +74,7 @@ def check_reduced(call: Call, model: nn.Module, batch: Any, whole: Tensor) -> No
     Args:
         whole: the model's loss of the batch.
     """
-    if batches.batch_size(batch) < 2 or not bool(whole.isfinite()):
+    if call.samples.size(batch) < 2 or not bool(whole.isfinite()):
         return
     alone_B = reduced_losses(call, model, batch)
     if not bool(alone_B.isfinite().all()):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from sifting.data.samples import BatchSize, Samples, Take
 
 Forward = Callable[[nn.Module, Any], Any]
 GetLabels = Callable[[Any], Any]
@@ -27,25 +29,34 @@ class Call:
         labels: `labels(batch) -> labels`, for batches that keep them in their own place.
         always_labels: whether the model must be given its labels to give its logits: decoders
             that make their inputs from them, and forwards in which they have no default.
-        ids: key or position of the member that holds the samples' numbers, which no model takes;
-            or `ids(batch) -> numbers`.
+        ids: key or position of the member that holds the samples' IDs, which no model takes; or
+            `ids(batch) -> ids`.
+        batch_size: how many samples a batch holds, where it cannot be told; see `Samples`.
+        take: `take(batch, indices) -> batch`, where a batch cannot be divided by member.
+        samples: how batches divide into samples; made from these.
     """
 
     forward: Forward | None = None
     labels: GetLabels | None = None
     always_labels: bool = False
     ids: Ids | None = None
+    batch_size: BatchSize | None = None
+    take: Take | None = None
+    samples: Samples = field(default_factory=Samples)
 
     def __post_init__(self) -> None:
         for name in ("forward", "labels"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise TypeError(f"{name}={value!r} is not callable: pass a function")
+        if self.samples.labels is None:  # once: what it learns of a batch's members stays
+            samples = Samples(self.batch_size, self.take, self.labels_of)
+            object.__setattr__(self, "samples", samples)
         if isinstance(self.ids, bool) or not (
             self.ids is None or isinstance(self.ids, str | int) or callable(self.ids)
         ):
             raise TypeError(
-                f"ids={self.ids!r}: give the key or the position of the samples' numbers in a batch, or a "
+                f"ids={self.ids!r}: give the key or the position of the samples' IDs in a batch, or a "
                 "function of the batch"
             )
 

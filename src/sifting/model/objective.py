@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.data import batch as batches
 from sifting.model.call import Call, logits_of, loss_of
 from sifting.model.matching import match_parts, reproducing, tolerances, usual
 from sifting.model.parts import (
@@ -142,9 +141,9 @@ def _holds(
     parts: tuple[Part, ...], call: Call, model: nn.Module, batch: Any, logits: dict[str, Tensor]
 ) -> bool:
     """Whether parts that come close to the model's loss of a batch do so for each sample too."""
-    size = batches.batch_size(batch)
+    size = call.samples.size(batch)
     for i in range(size):
-        sample = batches.take(batch, torch.tensor([i]), size=size)
+        sample = call.samples.take(batch, torch.tensor([i]), size=size)
         own, labels = loss_of(call.run(model, sample, with_labels=True)), call.labels_of(sample)
         if own is None or not bool(own.isfinite()):
             continue

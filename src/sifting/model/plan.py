@@ -99,7 +99,7 @@ class Plan:
                 raise ValueError(
                     "loss_fn= and losses= both say what a sample's loss is: pass one of them"
                 )
-            given_losses(losses, model, batch)
+            given_losses(losses, call, model, batch)
             if score is None or score == "loss":
                 return cls(call, (), explained=False, losses_fn=losses)
         custom = loss_fn is not None or losses is not None
@@ -265,7 +265,7 @@ class Plan:
         without gradients; the model may be truncated.
         """
         if self.losses_fn is not None:
-            return given_losses(self.losses_fn, model, batch)
+            return given_losses(self.losses_fn, self.call, model, batch)
         if self.loss_fn is not None:
             return custom_losses(self, logits_of(self.call.run(model, batch)), batch)
         return None if self.explained else reduced_losses(self.call, model, batch)

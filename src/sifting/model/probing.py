@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sifting.data import batch as batches
 from sifting.model.call import Call
 from sifting.model.parts import IGNORE
 
@@ -29,7 +28,7 @@ def probe_rows(call: Call, batch: Any) -> Tensor | None:
     class), a negative one that torch does not know (−1 may mean none), the longest run of one
     label at the end (padding), and, among float labels, one that is no distribution.
     """
-    size = batches.batch_size(batch)
+    size = call.samples.size(batch)
     chosen: set[int] = set()
     for labels in call.labels_of(batch).values():
         if len(labels) != size:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from sifting.data import batch as batches
 from sifting.model.parts import Part, Score, rows_of
 from sifting.selection import scores
 
@@ -115,7 +114,7 @@ def custom_scores(
 ) -> Tensor:
     """Scores from the user's own function, checked to be one a sample."""
     labels = plan.call.labels_of(batch)
-    size = batches.batch_size(batch)
+    size = plan.call.samples.size(batch)
     if len(plan.parts) == 1:
         part = plan.parts[0]
         values = score(logits[part.logits], labels[part.labels] if part.labels else None)

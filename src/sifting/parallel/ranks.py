@@ -19,7 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from sifting.data import batch as batches
+from sifting.data.member import pick
+from sifting.data.samples import Samples
 from sifting.parallel.detect import in_use
 
 T = TypeVar("T")
@@ -155,7 +156,7 @@ class Ranks:
         return next((found for found in self.gather(value) if found is not None), None)
 
     def join(
-        self, scores_B: Tensor, batch: Any, generator: torch.Generator
+        self, scores_B: Tensor, batch: Any, generator: torch.Generator, samples: Samples
     ) -> tuple[Tensor, tuple[int, ...]]:
         """The scores of all ranks' candidates, rank 0's first, and how many each rank has.
 
@@ -163,7 +164,7 @@ class Ranks:
         stream, or they could not make the same choice and act on it.
         """
         size = len(scores_B)
-        layout = _layout(batches.columns(batch, size))
+        layout = _layout(samples.columns(batch, size=size))
         stream = zlib.crc32(generator.get_state().numpy().tobytes())
         where = self.where
         header = torch.tensor([size, zlib.crc32(repr(layout).encode()), stream], device=where)
@@ -190,11 +191,11 @@ class Ranks:
         joined_N = torch.cat([part[:n] for part, n in zip(found, sizes, strict=True)])
         return joined_N.to(scores_B.device), tuple(sizes)
 
-    def exchange(self, batch: T, share: Share) -> T:
+    def exchange(self, batch: T, share: Share, samples: Samples) -> T:
         """Send the kept samples to where they are trained; gives this rank's part of them."""
         size = share.sizes[self.rank]
-        old = batches.columns(batch, size)
-        kept = [batches.pick(column, share.leaving) for column in old]
+        old = samples.columns(batch, size=size)
+        kept = [pick(column, share.leaving) for column in old]
         rows = {i: found for i, column in enumerate(kept) if (found := _rows(column)) is not None}
         new: list[Any] = list(kept)
         if rows:
@@ -206,7 +207,7 @@ class Ranks:
             for place, i in enumerate(others):
                 joined = [entry for theirs in everyones for entry in theirs[place]]
                 new[i] = _like(joined[share.mine], old[i])
-        return batches.with_columns(batch, size, new)
+        return samples.with_columns(batch, new, size=size)
 
     def _send_rows(self, columns: list[Tensor], share: Share) -> list[Tensor]:
         """Move rows of any types as bytes, all columns of a sample together, in one message."""
