@@ -25,6 +25,7 @@ from sifting.exits.scoring import Scorer
 from sifting.loader import Cursor, SiftedLoader
 from sifting.measure.audit import Auditor, warn_user
 from sifting.measure.meter import Meter, Stats, reduced
+from sifting.model.by_sample import Losses
 from sifting.model.call import Call, Forward, GetLabels, Ids
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.observer import Observer
@@ -72,6 +73,9 @@ class Sifter:
         stop_step: step from which nothing is selected any more.
         every: of each `every` candidate batches, the first is sifted.
         loss_fn: per-sample loss `(logits, labels)`, where cross-entropy is not what is trained.
+        losses: `losses(model, batch)`, one loss a sample, where no function of logits and labels gives
+            it (diffusion, detection, sample weights). A contrastive loss is that within the batch
+            given.
         forward: `forward(model, batch) -> logits`, where the model is called in its own way.
         labels: `labels(batch) -> labels`, where the batch keeps them in its own place.
         ids: key or position, in a batch, of the samples' numbers in the data set, or a function of
@@ -112,6 +116,7 @@ class Sifter:
         stop_step: int | None = None,
         every: int = 1,
         loss_fn: Callable[..., Tensor] | None = None,
+        losses: Losses | None = None,
         forward: Forward | None = None,
         labels: GetLabels | None = None,
         ids: Ids | None = None,
@@ -164,6 +169,7 @@ class Sifter:
             score=self.scored_by,
             call=Call(forward, labels, ids=ids),
             loss_fn=None if loss_fn is None else PerSampleLoss(loss_fn),
+            losses=losses,
             batch_size=score_batch_size,
             idle=not chosen.scored,
         )

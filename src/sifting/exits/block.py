@@ -13,7 +13,7 @@ from sifting.exits.base import Exit
 from sifting.model.call import logits_of
 from sifting.model.find import exit_in_stack, find_stack
 from sifting.model.objective import Part, Rows, Score
-from sifting.model.plan import Plan, custom_losses, custom_scores, reduced_losses
+from sifting.model.plan import Plan, custom_scores
 from sifting.model.stack import Stack
 
 
@@ -68,11 +68,10 @@ class BlockExit(Exit):
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         with self._truncated():
-            if score == "loss" and plan.loss_fn is not None:
-                return custom_losses(plan, logits_of(plan.call.run(model, batch)), batch)
-            if score == "loss" and not plan.explained:
-                return reduced_losses(plan.call, model, batch)
-            if callable(score):
+            exact_B = plan.exact_losses(model, batch) if score == "loss" else None
+            if exact_B is not None:
+                return exact_B
+            if callable(score) and not plan.by_rows:
                 return custom_scores(plan, score, logits_of(plan.call.run(model, batch)), batch)
             values: list[Tensor] = []
             plan.each_part(
@@ -91,7 +90,7 @@ class BlockExit(Exit):
         losses: list[Tensor] = []
 
         def consume(part: Part, found: Rows | Tensor, labels: Tensor | None) -> None:
-            if plan.explained:
+            if plan.kind == "parts":
                 losses.append(plan.score(part, found, labels, "loss"))
             single = isinstance(found, Rows) and found.mask_BT.shape[1] == 1
             if single and part.kind == "classes" and labels is not None:
@@ -100,10 +99,9 @@ class BlockExit(Exit):
                 missed_B = found.inputs_BTH[:, 0].argmax(dim=-1) != found.labels_BT[:, 0]
                 wrong.append(torch.where(found.mask_BT[:, 0], missed_B.int(), -1))
 
-        if plan.parts and (plan.explained or plan.loss_fn is not None):
+        if plan.parts and plan.kind != "model":
             plan.each_part(model, batch, consume)
-        if plan.loss_fn is not None:
-            losses.append(custom_losses(plan, logits_of(plan.call.run(model, batch)), batch))
-        elif not plan.explained:
-            losses.append(reduced_losses(plan.call, model, batch))
+        exact_B = plan.exact_losses(model, batch)
+        if exact_B is not None:
+            losses.append(exact_B)
         return torch.stack(losses).sum(dim=0), wrong[0] if wrong else None

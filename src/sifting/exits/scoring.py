@@ -14,6 +14,8 @@ from sifting.data import batch as batches
 from sifting.exits.base import Exit
 from sifting.exits.block import BlockExit
 from sifting.measure.audit import warn_user
+from sifting.model.agreement import verify
+from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.no_trace import quiet
 from sifting.model.objective import PerSampleLoss, Score
@@ -36,6 +38,7 @@ class Scorer:
         score: by what.
         call: how the model is called.
         loss_fn: the user's loss.
+        losses: the user's losses of model and batch.
         batch_size: candidates that go through the model at a time; None for all.
         idle: whether the exit is not used at all (random choice).
     """
@@ -48,12 +51,13 @@ class Scorer:
         score: Score,
         call: Call,
         loss_fn: PerSampleLoss | None,
+        losses: Losses | None = None,
         batch_size: int | None,
         idle: bool,
     ) -> None:
         self.model = unwrap(model)
         self.exit, self.score, self.call, self.loss_fn = exit, score, call, loss_fn
-        self.batch_size, self.idle = batch_size, idle
+        self.losses_fn, self.batch_size, self.idle = losses, batch_size, idle
         self.sharded = sharded(self.model)
         self.ranks: Ranks | None = None  # those that have to run the model in step with this one
         self.active = False
@@ -159,7 +163,7 @@ class Scorer:
         if kind in self._plans:
             self.plan = self._plans[kind]
             return self.plan
-        probe = self._probe(batch)
+        rows, probe = self._probe(batch)
         if probe is None:
             self._unplanned += 1
             if self._unplanned == UNPLANNED:
@@ -168,13 +172,23 @@ class Scorer:
                     f"look at {', '.join(name for name, *_ in kind)}, or pass labels="
                 )
             return None
-        plan = Plan.resolve(self.call, self.model, probe, self.loss_fn)
+        plan = Plan.resolve(
+            self.call,
+            self.model,
+            probe,
+            self.loss_fn,
+            losses=self.losses_fn,
+            score=self.score,
+            rows=rows,
+        )
         if self.sharded:
             plan = in_step(plan)
         if not self.idle:
-            plan.check_score(self.score)
+            plan = plan.for_score(self.score, self.model, probe)
             self.exit.prepare(plan, self.model, probe)
-        if not plan.explained and plan.loss_fn is None:
+        plan.check_batch(batch)
+        verify(plan, self.model, batch)
+        if plan.kind == "model":
             warn_user(
                 "the model's loss is not one that its logits and labels explain (smoothing, weights, "
                 "or no logits), so exact losses are taken from it one sample at a time, which is "
@@ -183,7 +197,7 @@ class Scorer:
         self.plan = self._plans[kind] = plan
         return plan
 
-    def _probe(self, batch: Any) -> Any | None:
+    def _probe(self, batch: Any) -> tuple[Tensor | None, Any | None]:
         """Some samples with labels to find out with; the same on all ranks that stay in step.
 
         What is tried with a sharded model takes as many forwards on every rank.
@@ -191,16 +205,16 @@ class Scorer:
         rows = probe_rows(self.call, batch)
         probe = None if rows is None else self.call.samples.take(batch, rows)
         if self.ranks is None:
-            return probe
+            return rows, probe
         if probe is not None:
             probe = batches.to_device(probe, torch.device("cpu"))
         probe = self.ranks.share_first(probe)
-        return None if probe is None else self.moved(probe)
+        return None, None if probe is None else self.moved(probe)
 
 
 def in_step(plan: Plan) -> Plan:
     """A plan that makes as many collectives on every rank of a sharded model, whatever its data."""
-    if not plan.explained and plan.loss_fn is None:
+    if plan.kind == "model":
         raise ValueError(
             "the loss of this model would have to be taken from it one labelled sample at a time, and ranks "
             "of a sharded model have to run it equally often: pass forward= that returns the logits, and "

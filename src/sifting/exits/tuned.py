@@ -165,7 +165,7 @@ class TunedExit(Exit):
             outputs[name] = predictor(pooled_BF).reshape(len(pooled_BF), *shape)
             if learn:
                 predictor.study(partial(_objective, plan, name, predictor, pooled_BF, labels))
-        if callable(score):
+        if callable(score) and not plan.by_rows:
             if plan.heads:
                 raise ValueError(
                     "a callable score= on a tuned exit needs one prediction a sample; this model "
@@ -206,7 +206,7 @@ class TunedExit(Exit):
         return None
 
     def _translated(self, plan: Plan, part: Part, rows: Rows, score: Score, learn: bool) -> Tensor:
-        if callable(score):
+        if callable(score) and not plan.by_rows:
             return torch.zeros(len(rows.mask_BT), device=rows.mask_BT.device)
         head = rows.head
         assert head is not None
