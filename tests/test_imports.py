@@ -18,6 +18,7 @@ ORDER = [
     "_version",
     "files",
     "markdown",
+    "terminal",
     "theory",
     "rng",
     "data",
