@@ -289,7 +289,7 @@ def test_the_board_shows_a_line_for_each_arm(tmp_path: Path) -> None:
         ([OWN, "--seed", "3"], "--seed is for single runs: here it is --seeds"),
         ([OWN, "--batch", "3"], "here it is the Problem's own batch"),
         ([OWN, "--turn", "0"], "turn=0"),
-        (["resnet", "--data", "/no/such/data"], "cannot read pictures from"),
+        (["resnet", "--data", "/no/such/data"], "cannot read images from"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(

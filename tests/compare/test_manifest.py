@@ -9,7 +9,7 @@ from sifting.compare.budget import Work, parse_budget
 from sifting.compare.calibration import Calibration, Reading, _doubt, _tables
 from sifting.compare.manifest import Record, make_record, read_record
 from sifting.select.schedule import Schedule
-from sifting.training.recipe import Common
+from sifting.training.config import RunConfig
 from sifting.training.run_folder import RunError
 
 FAST = {"data": 0.001, "scoring": 0.0, "auditing": 0.0}
@@ -42,7 +42,7 @@ def made(budget: str, *arms: str, slower: float = 1.0, old: Record | None = None
         target="mine:build",
         asked=budget,
         budget=parse_budget(budget),
-        configs={arm: Common(arm=arm) for arm in arms},
+        configs={arm: RunConfig(arm=arm) for arm in arms},
         found=found(*arms, slower=slower),
         old=old,
     )
@@ -86,14 +86,14 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert again is not None
     assert again == record
     again.check(
-        tmp_path, target="mine:build", asked="1000u", configs={"sift": Common(arm="sift", seed=5)}
+        tmp_path, target="mine:build", asked="1000u", configs={"sift": RunConfig(arm="sift", seed=5)}
     )
     with pytest.raises(RunError, match=r"sift: audit_every 50 → 9; target 'mine:build' → 'other'"):
         again.check(
             tmp_path,
             target="other",
             asked="1000u",
-            configs={"sift": Common(arm="sift", audit_every=9)},
+            configs={"sift": RunConfig(arm="sift", audit_every=9)},
         )
     text = (tmp_path / "comparison.json").read_text().replace('"format": 1', '"format": 2')
     (tmp_path / "comparison.json").write_text(text)

@@ -122,11 +122,12 @@ def test_runs_that_take_turns_end_like_runs_of_their_own(tmp_path: Path) -> None
 
 def test_waiting_for_a_turn_is_not_charged_to_the_step(tmp_path: Path) -> None:
     engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[1])
+    begin = time.perf_counter()
     engine.advance(20)
     time.sleep(1.0)
     engine.advance(20)
     engine.finish()
-    assert 0 < engine.sifter.stats().seconds_between < 1.0
+    assert 0 < engine.sifter.stats().seconds_between < time.perf_counter() - begin - 1.0
 
 
 def test_time_by_the_table_is_recorded_beside_the_time_that_passed(tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_losses_of_a_checkpoint_are_put_where_those_to_come_are(
     again = build(engine.folder, pace=PACE, arm=ARMS[0])
     monkeypatch.setattr(Sifter, "device", torch.device("meta"))
     again.resume(7)
-    assert [loss.device.type for loss in again.losses] == ["meta"] * 2
+    assert [loss.device.type for loss in again.progress.losses] == ["meta"] * 2
 
 
 def test_scores_that_are_not_finite_are_a_run_that_diverged(tmp_path: Path) -> None:
