@@ -114,7 +114,7 @@ def test_the_best_of_each_column_is_bold_if_all_its_runs_converged() -> None:
         "**title**",
         "",
         "| max_lr | Baseline | `mine:half` |",
-        "| --- | --- | --- |",
+        "|---|---|---|",
         "| 0.01 | 50.00 ± 0.00 | 90.00 ± 0.00 (2 of 3) |",
         "| 0.1 | **60.00 ± 0.00** | **40.00 ± 0.00** |",
         "",

@@ -83,6 +83,14 @@ def unwritable(seed: int) -> Problem:
     return problem
 
 
+def deaf(seed: int) -> Problem:
+    """Its loader has its own idea of a batch's size."""
+    problem = build(seed)
+    loader = problem.batches(16)
+    object.__setattr__(problem, "batches", lambda size: loader)
+    return problem
+
+
 def headless(model: nn.Module, **options: Any) -> Sifter:
     return Sifter(model, **{**options, "exit": 9})
 

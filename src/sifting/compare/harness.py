@@ -174,6 +174,7 @@ def compare(plan: Comparison, console: Console) -> tuple[str | None, Verdict | N
     Returns:
         The signal that stopped it, if one did, and the verdict, if there is enough for one.
     """
+    _check_folder(plan.out)
     with locked(plan.out):
         manifest = prepare(plan, console)
         console.print(plan_table(manifest))

@@ -117,7 +117,10 @@ def assemble(
     rank, world = rank_and_world()
     if not resume:
         check_new(out)
+        if rank == 0:
+            out.mkdir(parents=True, exist_ok=True)  # where the sifter's audits will be
     if world > 1:
+        dist.barrier()
         where = next(problem.model.parameters()).device
         gpu = [where.index] if where.type == "cuda" else None
         wrapped = DistributedDataParallel(problem.model, device_ids=gpu)
