@@ -20,8 +20,10 @@ from sifting.compare.live import Board
 from sifting.compare.turns import PlannedRun
 from sifting.measure.clocks import OPERATIONS
 from sifting.recipes import resnet
+from sifting.training.locks import locked
 from sifting.training.recipe import train
 from sifting.training.run_folder import RunFolder, read_run
+from tests.helpers import problems
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
@@ -219,6 +221,61 @@ def test_an_arm_that_diverges_is_marked_and_the_rest_goes_on(
     assert "–" in row[2]
     assert run(tmp_path, *options) == 0  # it would diverge again: it is left as it is
     assert "sift, seed 0" not in capsys.readouterr().out
+
+
+def test_an_arm_that_diverges_in_the_calibration_costs_that_arm_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--arms", "sift", "--seeds", "0", "--no-control"]
+    assert run(tmp_path / "arm", *options, "--set", "sift:blow=1") == 0
+    shown = capsys.readouterr().out
+    assert "arm 'sift' diverged while it was measured, and will in its runs" in shown
+    assert read_run(tmp_path / "arm" / "sift" / "seed-0").status == "failed"
+    assert read_run(tmp_path / "arm" / "baseline" / "seed-0").status == "finished"
+    assert run(tmp_path / "all", *options, "--set", "baseline:blow=1") == 2
+    assert "arm 'baseline' cannot be trained: its loss is not finite" in capsys.readouterr().err
+    assert not (tmp_path / "all").exists()
+
+
+def test_the_time_of_all_runs_may_be_given_and_is_told_beforehand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", OWN, "--out", str(tmp_path), "--total", "4s", *FAST]
+    command += ["--arms", "sift", "--seeds", "0", "1", "--no-control"]
+    assert sift.main(command) == 0
+    found = manifest(tmp_path)
+    assert found["asked"] == "total:4s"
+    runs = 2 * sum(row["seconds"] for row in found["arms"].values())
+    assert 0.7 * 4 < runs + 2 * 2 * 4 * found["evaluation"] <= 4
+    shown = capsys.readouterr().out
+    assert "4 runs, about 0:04 in all by the table above, up to " in shown
+    assert "GB of checkpoints at a time" in shown
+    # of runs that have finished, nothing but the log is needed any more
+    assert not list(tmp_path.glob("*/seed-*/checkpoints/*"))
+    assert len(list(tmp_path.glob("*/seed-*/summary.json"))) == 4
+    assert sift.main(command) == 0
+    assert "all 4 runs are over" in capsys.readouterr().out
+
+
+def test_a_second_comparison_in_a_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locked(tmp_path):
+        assert run(tmp_path, "--arms", "sift", "--seeds", "0") == 2
+    assert f"is in use by process {os.getpid()} on " in capsys.readouterr().err
+
+
+def test_names_are_shown_as_they_are_and_a_constant_learning_rate_is_remarked_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm = "tests.helpers.problems:tent"  # ":tent:" would be an emoji
+    monkeypatch.setattr(problems, "tent", problems.half, raising=False)
+    options = ["--arms", arm, "--seeds", "0", "--no-control"]
+    assert run(tmp_path, *options, workload="tests.helpers.problems:constant") == 0
+    shown = capsys.readouterr().out
+    assert f"{arm}, seed 0: finished" in shown
+    assert f"{arm}: cannot be judged" in shown
+    assert "the learning rate is constant (the Problem has no schedule)" in shown
 
 
 def test_without_a_baseline_that_converged_nothing_is_judged(

@@ -86,9 +86,14 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert again is not None
     assert again == manifest
     again.check(
-        tmp_path, workload="mine:build", asked="1000u", configs={"sift": RunConfig(arm="sift", seed=5)}
+        tmp_path,
+        workload="mine:build",
+        asked="1000u",
+        configs={"sift": RunConfig(arm="sift", seed=5)},
     )
-    with pytest.raises(RunError, match=r"sift: audit_every 50 → 9; workload 'mine:build' → 'other'"):
+    with pytest.raises(
+        RunError, match=r"sift: audit_every 50 → 9; workload 'mine:build' → 'other'"
+    ):
         again.check(
             tmp_path,
             workload="other",

@@ -93,7 +93,7 @@ class Engine:
         broken = not_finite(self.task.model)
         if broken is not None:
             raise Diverged(
-                f"after update {self.update}, {broken} is not finite; {self._last_good()}. "
+                f"after update {self.update}, {broken} is not finite; {self.folder.last_good()}. "
                 "Lower the learning rate, or clip"
             )
         state = self._parts.state(replace(self.progress, seconds=self._clocks()))
@@ -126,22 +126,18 @@ class Engine:
             # the sifter's clock of the user's step has been running. The one access to it here
             self.sifter.meter.seconds["between"] -= time.perf_counter() - since
         last = min(self.update + updates, self.pace.updates)
-        try:
-            with self._disk():  # the sifter writes its audits there
+        with self._disk():  # the sifter writes its audits there
+            try:
                 while self.update < last and self.stopped_by is None:
                     self._update()
                     self._after_update()
-        except Diverged as error:
-            self._end("failed", error=str(error))
-            raise
+            except Diverged as error:
+                self._end("failed", error=str(error))
+                raise
         self._paused = save_streams(), time.perf_counter()
 
     def ask(self, reason: str) -> None:
-        """Ask the run to save and stop after the update under way.
-
-        Args:
-            reason: for the record, e.g. the name of a signal.
-        """
+        """Ask the run to save and stop after the update under way; a signal's name, for the record."""
         self._asked = reason
 
     def finish(self) -> str:
@@ -189,7 +185,7 @@ class Engine:
             self.stopped_by = trouble
             with suppress(OSError):  # where there is still room for it
                 self._end("stopped")
-            raise RunError(f"{trouble}; {self._last_good()}") from error
+            raise RunError(f"{trouble}; {self.folder.last_good()}") from error
 
     def _next(self) -> Any:
         """The next batch to train on; scores that are not finite are a run that diverged."""
@@ -199,7 +195,7 @@ class Engine:
             return next(self._batches)
         except NotFinite as error:
             raise Diverged(
-                f"before update {self.update + 1}, {error}; {self._last_good()}"
+                f"before update {self.update + 1}, {error}; {self.folder.last_good()}"
             ) from error
 
     def _due(self, every: int) -> bool:
@@ -235,15 +231,9 @@ class Engine:
 
     def _diverged(self, loss: float) -> None:
         raise Diverged(
-            f"the loss of update {self.update} is {loss}; {self._last_good()}. Lower the learning rate, "
-            "or clip"
+            f"the loss of update {self.update} is {loss}; {self.folder.last_good()}. Lower the learning "
+            "rate, or clip"
         )
-
-    def _last_good(self) -> str:
-        step = self.folder.latest()
-        if step is None:
-            return "there is no checkpoint yet"
-        return f"the last good checkpoint is {self.folder.checkpoint_path(step)}"
 
     @contextmanager
     def _time(self, clock: str) -> Iterator[None]:

@@ -175,6 +175,13 @@ class RunFolder:
         steps = [int(step) for step in found if step.isdigit()]
         return max(steps, default=None)
 
+    def last_good(self) -> str:
+        """Where the newest whole checkpoint is, in words."""
+        step = self.latest()
+        if step is None:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is {self.checkpoint_path(step)}"
+
     def save(self, step: int, state: Mapping[str, Any], *, keep: int) -> Path:
         """Write a checkpoint whole or not at all, and drop all but the last `keep`."""
         path = self.checkpoint_path(step)

@@ -259,4 +259,4 @@ def _drop_shards(folder: Path) -> None:
 
 def _save(path: Path, array: npt.NDArray[Any]) -> None:
     with replacing(path) as file:
-        np.save(file, array)  # type: ignore[arg-type]
+        np.save(file, array)
