@@ -57,7 +57,7 @@ class Images:
 
     Attributes:
         pixels_NCHW: unsigned bytes.
-        labels_N: class numbers.
+        labels_N: class indices.
         classes: how many there are.
     """
 
@@ -92,7 +92,7 @@ class EncodedImages:
         column: of the images.
         name: of the split, for messages.
         side: height and width of what is given out.
-        labels_N: class numbers.
+        labels_N: class indices.
         classes: how many there are.
     """
 
@@ -234,7 +234,7 @@ def read_images(
 
 
 def spread(count: int, limit: int | None) -> Tensor:
-    """Row numbers of at most `limit` of `count` rows, evenly apart.
+    """Indices of at most `limit` of `count` rows, evenly apart.
 
     >>> spread(10, 4).tolist(), spread(3, None).tolist()
     ([0, 2, 5, 7], [0, 1, 2])

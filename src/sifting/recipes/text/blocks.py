@@ -19,7 +19,7 @@ class Blocks:
 
     Args:
         tokens: the corpus.
-        documents: numbers of those to take.
+        documents: indices of those to take.
         end: token that stands behind each.
         length: tokens of a block.
     """
@@ -57,7 +57,7 @@ class Blocks:
         return out_L
 
     def batch(self, indices_B: Integers, *, seed: int) -> dict[str, Tensor]:
-        """Blocks as causal models take them, which shift the labels, and their numbers as "index"."""
+        """Blocks as causal models take them, which shift the labels, and their ids as "index"."""
         ids_BL = torch.from_numpy(np.stack([self.block(int(index)) for index in indices_B]))
         index_B = torch.from_numpy(np.array(indices_B))
         return {"input_ids": ids_BL, "labels": ids_BL.clone(), "index": index_B}

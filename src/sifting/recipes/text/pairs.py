@@ -64,7 +64,7 @@ class Pairs:
 
     Args:
         tokens: the corpus, tokenised sentence by sentence.
-        documents: numbers of those to take; the random sentences are of them, too.
+        documents: indices of those to take; the random sentences are of them, too.
         vocabulary: WordPiece.
         length: tokens of a sequence, special ones and padding included.
         masked: share of the tokens to predict.
@@ -141,7 +141,7 @@ class Pairs:
         return pieces
 
     def batch(self, indices_B: Integers, *, seed: int) -> dict[str, Tensor]:
-        """Pairs as `BertForPreTraining` takes them, and their numbers as "index".
+        """Pairs as `BertForPreTraining` takes them, and their ids as "index".
 
         The second label is 1 for a random next.
         """

@@ -29,7 +29,7 @@ import numpy.typing as npt
 from sifting.files import replacing, write_json
 from sifting.recipes.cache import alone, cache_folder
 from sifting.recipes.text import sentences as splitter
-from sifting.recipes.text.corpus import Corpus, Place, content_hash, held_out
+from sifting.recipes.text.corpus import Corpus, Cursor, content_hash, held_out
 from sifting.recipes.text.readers import digest
 from sifting.recipes.text.vocabulary import Vocabulary
 from sifting.training.recipe import DataError
@@ -108,7 +108,7 @@ def tokenise(
 
     Args:
         corpus: documents.
-        vocabulary: text to numbers; batches are encoded on all cores.
+        vocabulary: text to token ids; batches are encoded on all cores.
         sentences: whether to split documents into sentences; else each is one.
         cache: folder; see `cache_folder`.
         shard_megabytes: of text, after which what is done is safe from an interruption.
@@ -140,7 +140,7 @@ class _Shard:
     """Documents that are not on the disk yet."""
 
     def __init__(self) -> None:
-        self.tokens = array("I")  # four bytes each, where a list's numbers take thirty
+        self.tokens = array("I")  # four bytes each, where the integers of a list take thirty
         self.lengths: list[int] = []  # of sentences
         self.counts: list[int] = []  # of documents
         self.hashes: list[int] = []
@@ -162,7 +162,7 @@ class _Shard:
             self.counts.append(len(lengths))
             self.hashes.append(content)
 
-    def write(self, path: Path, dtype: Any, place: Place) -> None:
+    def write(self, path: Path, dtype: Any, place: Cursor) -> None:
         part = path.with_name(f".{path.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
@@ -183,9 +183,9 @@ def _write_shards(
     progress: Progress | None,
 ) -> None:
     done = sorted(folder.glob("shard-*"))
-    place = Place()
+    place = Cursor()
     if done:
-        place = Place(**json.loads((done[-1] / "shard.json").read_text())["place"])
+        place = Cursor(**json.loads((done[-1] / "shard.json").read_text())["place"])
     dtype = np.uint16 if len(vocabulary) <= 2**16 else np.uint32
     number, written = len(done), place.bytes
     shard, encoded = _Shard(), place.bytes
