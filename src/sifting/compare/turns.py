@@ -155,7 +155,7 @@ def run_in_turns(
                             locks.enter_context(locked(run.path))
                             turns.append(_start(workload, run, watch))
                     _take_turns(turns, stop, block, ended)
-                except BaseException as error:
+                except Exception as error:
                     _stop_all(turns, f"{type(error).__name__}: {error}")
                     raise
                 if stop.reason is not None:
