@@ -99,7 +99,7 @@ def test_the_command_runs_and_complains(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert "cannot read images from" in capsys.readouterr().err
     assert cli.main(["alexnet"]) == 2
-    assert "unknown recipe 'alexnet'" in capsys.readouterr().err
+    assert "recipe='alexnet' is unknown" in capsys.readouterr().err
 
 
 def test_recalibration_is_measured_on_a_copy_and_changes_nothing(
