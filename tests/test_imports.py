@@ -17,6 +17,7 @@ PACKAGE = Path(sifting.__file__).parent
 ORDER = [
     "_version",
     "files",
+    "markdown",
     "theory",
     "rng",
     "data",
