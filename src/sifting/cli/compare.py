@@ -11,8 +11,6 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from sifting.cli.train import RECIPES
 from sifting.compare.harness import Plan, compare, configs_of
@@ -21,7 +19,7 @@ from sifting.training.arms import ARMS
 from sifting.training.engine import Diverged
 from sifting.training.recipe import Common
 from sifting.training.run_folder import RunError
-from sifting.verdict import Verdict
+from sifting.verdict.terminal import show
 
 C = TypeVar("C")
 USAGE = (
@@ -138,17 +136,3 @@ def refuse(config: Common, base: Common, instead: Mapping[str, str]) -> None:
     for name, other in instead.items():
         if getattr(config, name) != getattr(base, name):
             raise ValueError(f"--{name.replace('_', '-')} is for single runs: here it is {other}")
-
-
-def show(verdict: Verdict, console: Console) -> None:
-    """Print a verdict: the table, a sentence for each arm, and one for all."""
-    columns, rows = verdict.table()
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name == columns[0] else "right")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console.print(table)
-    for line in [*(arm.sentence for arm in verdict.arms), *verdict.notes, verdict.overall]:
-        if line:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
