@@ -22,7 +22,7 @@ def settings() -> Iterator[None]:
     mine: dict[str, Any] = {
         "svg.hashsalt": "sifting",
         "svg.fonttype": "none",
-        "font.size": 11,
+        "font.size": 12,
         "text.parse_math": False,  # names from runs are text, not formulas
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -53,11 +53,9 @@ def inline(source: str, *, prefix: str, title: str, about: str) -> str:
     """
     body = source[source.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'\bid="', f'id="{prefix}-', body)
-    body = body.replace("url(#", f"url(#{prefix}-").replace('href="#', f'href="#{prefix}-')
-    body = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px; font-family: inherit", body)
-    for colour, variable in VARIABLES.items():
-        body = body.replace(colour, variable)
+    # inside tags alone: what stands between them is text, names of users among it
+    body = re.sub(r"<[^>]*>", lambda tag: _adapted(tag.group(), prefix), body)
+    body = re.sub(r">\s+<", "><", body)
     box = re.search(r'viewBox="[^"]*"', body)
     assert box is not None
     names = f'aria-labelledby="{prefix}-title {prefix}-desc"'
@@ -68,3 +66,13 @@ def inline(source: str, *, prefix: str, title: str, about: str) -> str:
         f'<desc id="{prefix}-desc">{escape(about)}</desc>'
     )
     return re.sub(r"<svg[^>]*>", lambda _: opening, body, count=1)
+
+
+def _adapted(tag: str, prefix: str) -> str:
+    """A tag with ids of its own, in the page's colours and font, and no finer than a screen."""
+    tag = re.sub(r'\bid="', f'id="{prefix}-', tag)
+    tag = tag.replace("url(#", f"url(#{prefix}-").replace('href="#', f'href="#{prefix}-')
+    tag = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px; font-family: inherit", tag)
+    for colour, variable in VARIABLES.items():
+        tag = tag.replace(colour, variable)
+    return re.sub(r"(\d\.\d\d)\d+", r"\1", tag)

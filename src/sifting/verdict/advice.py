@@ -70,7 +70,7 @@ def _pays(verdict: Verdict, arm: ArmVerdict) -> Prose:
         said = strong(f"Selection pays {percent(1 - gained.value)}") + ": "
     said += _won(verdict, arm, verdict.decision.claim) + "; " + _beside(verdict, control)
     if verdict.decision.arms > 1:
-        said += f" (the best of {verdict.decision.arms} arms; {p_value(arm.p)})"
+        said += f"; the best of {verdict.decision.arms} arms, {p_value(arm.p)}"
     if verdict.decision.claim == "time" and _final_behind(verdict, arm):
         assert arm.difference is not None
         return said + f". But it ends {gap(verdict, arm.difference)} from the baseline."
