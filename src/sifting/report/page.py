@@ -34,7 +34,7 @@ from sifting.report.view import OUTCOMES, view
 from sifting.terminal import printable
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-FULL = 5  # experiments with all their figures; of further ones, the verdict and its table
+FULL = 2  # experiments with all their figures; of further ones, the verdict and its table
 MOST_EXPERIMENTS, MOST_SKIPPED = 400, 200
 SHAPES = {
     "o": '<circle cx="15" cy="6" r="3"/>',

@@ -184,7 +184,7 @@ def _read(path: Path, root: Path, name: str, skipped: list[Skipped]) -> Entry:
     """Read one run, after a look at whether its files are its own."""
     for file in (*FILES, "reference.json"):
         inside = path / file
-        if inside.is_symlink() and root not in inside.resolve().parents:
+        if inside.is_symlink() and not _leads_into(root, inside):
             raise RunError(f"{file} is a link out of the folder that was given")
         if inside.exists() and not inside.is_file():
             raise RunError(f"{file} is not a file")
@@ -198,6 +198,13 @@ def _read(path: Path, root: Path, name: str, skipped: list[Skipped]) -> Entry:
     if not run.metrics:
         raise RunError("it has logged nothing yet")
     return Entry(name, run, curve, _reference(path / "reference.json"))
+
+
+def _leads_into(root: Path, link: Path) -> bool:
+    try:
+        return root in link.resolve().parents
+    except (OSError, RuntimeError):  # it leads to itself
+        return False
 
 
 def _reference(path: Path) -> dict[str, float]:

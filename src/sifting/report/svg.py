@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from matplotlib import style
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from sifting.report.palette import VARIABLES
@@ -37,8 +38,12 @@ def settings() -> Iterator[None]:
 def saved(figure: Figure, kind: str) -> bytes:
     """A figure as the content of a file."""
     buffer = io.BytesIO()
-    metadata: dict[str, Any] = {"Date": None, "Creator": None} if kind == "svg" else {}
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    if kind == "svg":
+        # drawn once; `savefig` draws twice, the first time to see how large it will be
+        canvas: Any = FigureCanvasSVG(figure)  # whose methods have no types
+        canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
+    else:
+        figure.savefig(buffer, format=kind, dpi=200)
     return buffer.getvalue()
 
 

@@ -120,7 +120,10 @@ def arm_marks(arms: Sequence[str], drawn: Sequence[int]) -> tuple[Mark, ...]:
 def new_axes(canvas: Canvas) -> tuple[Figure, Axes]:
     """An empty figure with axes in the colours of the canvas."""
     palette = canvas.palette
-    figure = Figure(figsize=(canvas.width, canvas.height), layout="constrained")
+    # on a page, margins that hold any label: to measure them takes as long as to draw
+    figure = Figure(
+        figsize=(canvas.width, canvas.height), layout="constrained" if canvas.legend else None
+    )
     figure.patch.set_facecolor("none" if palette is THEMED else palette.paper)
     axes = figure.add_subplot()
     axes.set_facecolor("none")
@@ -133,7 +136,17 @@ def new_axes(canvas: Canvas) -> tuple[Figure, Axes]:
     axes.set_axisbelow(True)
     if canvas.width < FILE.width:
         axes.locator_params(nbins=5)
+    if not canvas.legend:
+        set_margins(figure, left=0.78)
     return figure, axes
+
+
+def set_margins(figure: Figure, *, left: float) -> None:
+    """Margins in inches, whatever the size of the figure."""
+    width, height = figure.get_size_inches()
+    figure.subplots_adjust(
+        left=left / width, right=1 - 0.12 / width, bottom=0.56 / height, top=1 - 0.12 / height
+    )
 
 
 def plot_band(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from matplotlib.figure import Figure
 
-from sifting.report.figures.canvas import MOST_ARMS, Canvas, Drawing, Mark, new_axes
+from sifting.report.figures.canvas import MOST_ARMS, Canvas, Drawing, Mark, new_axes, set_margins
 from sifting.report.palette import CLOCKS
 from sifting.report.reading import Experiment
 from sifting.report.sanitize import clip
@@ -37,10 +37,14 @@ def _draw(spent: dict[str, dict[str, float]], canvas: Canvas) -> Figure:
     figure, axes = new_axes(canvas)
     palette = canvas.palette
     figure.set_figheight(max(2.2, 0.9 + 0.66 * len(spent)))
+    if not canvas.legend:
+        set_margins(figure, left=0.12)
     longest = max((sum(of.values()) for of in spent.values()), default=0.0) or 1.0
     for row, (arm, of) in enumerate(spent.items()):
         left = 0.0
         for index, clock in enumerate(CLOCKS):
+            if not of[clock]:
+                continue
             axes.barh(
                 row,
                 of[clock],
