@@ -39,7 +39,7 @@ def make_console(**options: Any) -> Console:
     """
     from rich.console import Console
 
-    plain = {"markup": False, "emoji": False, "highlight": False}
+    plain: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
     console = Console(**plain, **options)
     if console.is_terminal or "width" in options:
         return console
