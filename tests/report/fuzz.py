@@ -102,7 +102,7 @@ def spoil(rng: random.Random, path: Path, outside: Path) -> None:
     elif how == 4:
         file.write_text(json.dumps(value(rng)))
     else:
-        lines = source.decode().splitlines()
+        lines = source.decode(errors="replace").splitlines() or [""]
         at = rng.randrange(len(lines))
         try:
             content = json.loads(lines[at])
