@@ -18,7 +18,8 @@ from torch import nn
 
 from sifting.recipes import bert
 from sifting.recipes.text.pairs import IGNORED, Pairs
-from sifting.training.run_folder import RunFolder, read_run, write_json
+from sifting.files import write_json
+from sifting.training.run_folder import RunFolder, read_run
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -39,7 +39,7 @@ ORDER = [
     "compare",
     "cli",
 ]
-PURE = {"rng", "data", "select", "cost"}
+PURE = {"rng", "data", "select"}
 
 
 def imports(path: Path) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -53,8 +53,8 @@ class Arm:
         if exit == "memory":
             if samples is None:
                 raise ValueError(
-                    f"an arm with memory ({self.about}) needs samples that have numbers, and this problem's "
-                    "have none: give the Problem samples= and sifter={'ids': …}"
+                    f"an arm with memory ({self.about}) needs samples that have ids, and this problem's have "
+                    "none: give the Problem samples= and sifter={'ids': …}"
                 )
             exit = MemoryExit(samples)
         return Sifter(model, exit=exit, **{"keep": 0.5, "explore": 0.0, **options, **self.sifter})
@@ -120,9 +120,8 @@ def find_arm(name: str) -> Arm:
 
 
 def _imported(name: str) -> Arm:
-    module, _, attribute = name.partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), attribute)
+        found: Any = pkgutil.resolve_name(name)
     except (ImportError, AttributeError) as error:
         raise ValueError(
             f"arm={name!r} cannot be imported: {error}. Is it on PYTHONPATH?"

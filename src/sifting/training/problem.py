@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from sifting.exits.base import Exit
-
-Schedule = torch.optim.lr_scheduler.LRScheduler
 
 
 @dataclass(frozen=True)
@@ -37,18 +36,18 @@ class Problem:
         batches: `batches(size)`, a loader of shuffled batches of `size` samples; an arm that
             keeps half is given one of twice the batch.
         loss: `loss(model, batch)`, a scalar to go backward from.
-        evaluate: figures on held-out data, e.g. {"accuracy": 0.9}.
+        evaluate: metrics on held-out data, e.g. {"accuracy": 0.9}.
         optimizer: over the model's parameters.
         batch: samples trained at once, on each device.
         schedule: `schedule(optimizer, updates)`, a learning rate that ends with the updates; None
             for a constant one.
         exit: where the arms called "sift" score, unless they say otherwise.
-        metric: which figure of `evaluate` counts.
+        metric: which metric of `evaluate` counts.
         lower_is_better: whether less of it is better.
         sifter: further arguments of every arm's `Sifter`: forward, labels, ids, loss_fn, stack.
         samples: how many training samples there are, where `sifter` has the `ids=` by which arms
             with memory know them.
-        at_end: further figures that are taken once, with the last evaluation.
+        at_end: further metrics that are taken once, with the last evaluation.
     """
 
     model: nn.Module
@@ -57,7 +56,7 @@ class Problem:
     evaluate: Callable[[nn.Module], dict[str, float]]
     optimizer: torch.optim.Optimizer
     batch: int
-    schedule: Callable[[torch.optim.Optimizer, int], Schedule] | None = None
+    schedule: Callable[[torch.optim.Optimizer, int], LRScheduler] | None = None
     exit: int | str | Exit = 1
     metric: str = "accuracy"
     lower_is_better: bool = False
@@ -86,9 +85,9 @@ class Task:
         optimizer: over its parameters.
         loader: candidate batches of one epoch; iterated again and again.
         loss: `loss(model, batch)`, a scalar to go backward from.
-        evaluate: figures on held-out data, e.g. {"accuracy": 0.9}; given the model unwrapped.
+        evaluate: metrics on held-out data, e.g. {"accuracy": 0.9}; given the model unwrapped.
         schedule: stepped once an update; None for a constant learning rate.
-        at_end: further figures that are taken once, with the last evaluation.
+        at_end: further metrics that are taken once, with the last evaluation.
     """
 
     model: nn.Module
@@ -96,7 +95,7 @@ class Task:
     loader: Iterable[Any]
     loss: Callable[[nn.Module, Any], Tensor]
     evaluate: Callable[[nn.Module], dict[str, float]]
-    schedule: Schedule | None = None
+    schedule: LRScheduler | None = None
     at_end: Callable[[nn.Module], dict[str, float]] | None = None
 
 
@@ -113,6 +112,7 @@ class Pace:
         clip: largest norm of the gradient; None for any.
         autocast: "no", "bf16" or "fp16".
         log_every, evaluate_every, checkpoint_every: updates between each.
+        checkpoint_seconds: time after which a checkpoint is due as well; None for no limit.
         keep_checkpoints: how many of the last to keep.
     """
 
@@ -123,6 +123,7 @@ class Pace:
     log_every: int = 50
     evaluate_every: int = 500
     checkpoint_every: int = 500
+    checkpoint_seconds: float | None = None
     keep_checkpoints: int = 2
 
     def __post_init__(self) -> None:
@@ -136,3 +137,7 @@ class Pace:
             raise ValueError(f"autocast={self.autocast!r}: choose 'no', 'bf16' or 'fp16'")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip={self.clip!r} must be above 0, or None")
+        if self.checkpoint_seconds is not None and not self.checkpoint_seconds > 0:
+            raise ValueError(
+                f"checkpoint_seconds={self.checkpoint_seconds!r} must be above 0, or None"
+            )
