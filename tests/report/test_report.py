@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -343,10 +344,10 @@ def test_a_run_without_an_evaluation_yet_does_not_cost_the_page(
 def test_what_cannot_be_judged_or_drawn_costs_itself_alone(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def judge_but_not_sift(of: list[Run], **more: float | None) -> Verdict:
+    def judge_but_not_sift(of: list[Run], **more: Any) -> Verdict:
         if any(run.config["arm"] == "sift" for run in of):
             raise RuntimeError("a mistake of ours")
-        return judge(of, **more)  # type: ignore[arg-type]
+        return judge(of, **more)
 
     monkeypatch.setattr("sifting.report.reading.judge", judge_but_not_sift)
     found = collect([runs])

@@ -155,12 +155,14 @@ def _judge(
 ) -> tuple[tuple[Entry, ...], Verdict] | None:
     """The verdict on runs, without those that cannot be judged even alone."""
     try:
-        return tuple(entries), judge([entry.run for entry in entries], target=target)
+        curves = [entry.curve for entry in entries]
+        verdict = judge([entry.run for entry in entries], target=target, curves=curves)
+        return tuple(entries), verdict
     except Exception as error:
         sound = []
         for entry in entries:
             try:
-                judge([entry.run], target=target)
+                judge([entry.run], target=target, curves=[entry.curve])
                 sound.append(entry)
             except Exception as alone:
                 skipped.append(Skipped(entry.name, _why(alone)))

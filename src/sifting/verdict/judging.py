@@ -137,6 +137,7 @@ def judge(
     target: float | None = None,
     baseline: str | None = None,
     control: str | None = None,
+    curves: Sequence[Curve] | None = None,
 ) -> Verdict:
     """Compare the arms of one experiment.
 
@@ -158,6 +159,7 @@ def judge(
             reached.
         baseline: name of the baseline's arm; by default "baseline", or the one without a selector.
         control: name of random-keep's; by default the one whose policy is "random".
+        curves: those of the runs, where they have been read already.
 
     Raises:
         ValueError: where the runs cannot be compared: two of one arm and seed, several budgets,
@@ -173,7 +175,7 @@ def judge(
             "Give those of one"
         )
     ((_, metric, budget),) = groups
-    arms = _by_arm([curve_of(run) for run in runs])
+    arms = _by_arm(curves if curves is not None else [curve_of(run) for run in runs])
     base = _named(arms, baseline, {arm_of(run) for run in runs if is_baseline(run)}, ("baseline",))
     controls = {arm_of(run) for run in runs if is_control(run)} - {base}
     keep = _named(arms, control, controls, CONTROLS)
