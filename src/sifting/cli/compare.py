@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import tyro
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from sifting.cli.parsing import SharedOptions, parse_preset, refuse, usage
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.live import tell
 from sifting.compare.workload import FunctionWorkload, find_workload, import_from_here
-from sifting.terminal import make_console, printable, say
+from sifting.terminal import make_console, say
 from sifting.training.engine import Diverged
 from sifting.training.recipe import RECIPES
 from sifting.training.run_folder import RunError
 from sifting.training.signals import exit_code
-from sifting.verdict import Verdict
+from sifting.verdict.terminal import show
 
 C = TypeVar("C")
 USAGE = (
@@ -104,18 +101,3 @@ def parse(argv: list[str]) -> Comparison:
         options.sequential,
         options.keep_finished,
     )
-
-
-def show(verdict: Verdict, console: Console) -> None:
-    """Print a verdict: the table, a sentence for each arm, and one for all."""
-    columns, rows = verdict.table()
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        heading = Text(printable(name))
-        table.add_column(heading, justify="left" if name == columns[0] else "right")
-    for row in rows:
-        table.add_row(*(Text(printable(field)) for field in row))
-    console.print(table)
-    for line in [*(arm.sentence for arm in verdict.arms), *verdict.notes, verdict.overall]:
-        if line:
-            tell(console, line)

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from sifting.cli.compare import show
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.workload import FunctionWorkload, OwnConfig
 from sifting.measure.meter import SiftingWarning
@@ -28,6 +27,7 @@ from sifting.theory.plots import plot_simulation
 from sifting.training.problem import Problem
 from sifting.training.run_folder import RunError
 from sifting.training.signals import exit_code
+from sifting.verdict.terminal import show
 
 BATCH = 32
 OUT = Path("sift-demo")
