@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.data import batch as batches
+from sifting.data.stream import plain_index
 from sifting.exits.base import Exit, Setting, TrainedBatch
 from sifting.exits.loss_table import LossTable
 from sifting.measure.audit import warn_user
@@ -155,7 +156,7 @@ class MemoryExit(Exit):
         # not written yet: on a GPU, reading them now would wait for the forward
         self._trained.append((self.table.slots(ids), losses_B.detach()))
         if self._ranks is not None:
-            self._untold.append((list(ids), losses_B.detach()))
+            self._untold.append((list(map(plain_index, ids)), losses_B.detach()))
         self._missed = 0
         if len(self._trained) > MISSED:  # in warm-up nothing is scored
             self._write()
@@ -182,7 +183,11 @@ class MemoryExit(Exit):
 
     def state_dict(self) -> dict[str, Any]:
         self._write()
-        return self.table.state_dict()
+        told: dict[str, Any] = {"steps": self._steps}
+        if self._untold:
+            told["untold_ids"] = [one for ids, _ in self._untold for one in ids]
+            told["untold"] = torch.cat([losses_B.float().cpu() for _, losses_B in self._untold])
+        return {**self.table.state_dict(), **told}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if "losses" not in state or "passed" not in state:
@@ -197,6 +202,9 @@ class MemoryExit(Exit):
             )
         self.table.load_state_dict(state)
         self._trained, self._scored, self._untold = [], [], []
+        self._steps = int(state.get("steps", 0))
+        if "untold" in state and self._ranks is not None:
+            self._untold.append((list(state["untold_ids"]), state["untold"].float().cpu()))
 
 
 def ids_in(call: Call, batch: Any) -> Sequence[Any]:
