@@ -115,7 +115,8 @@ class IndexSource:
             known = sampler, twin_of(loader, sampler)
             if twins is not None and loader.persistent_workers:
                 twins[loader] = known
-        self.sampler, self.twin = known
+        self.sampler: IndexSampler = known[0]
+        self.twin: Any = known[1]
         self._stream: IndexStream | None = None
         self._queue: deque[Draw] = deque()
         # the generators to go on from, after what was read again
