@@ -157,7 +157,7 @@ class _Pool:
             again = place.total - self.total
             if again <= len(place.held):
                 place.held[len(place.held) - again].restore()
-            if not self.take(place.begun):
+            if not self.take() and not self.begin_again(place.begun):
                 raise ValueError(
                     f"cannot resume: the loader ended after {self.total} batches, and {place.total} had been "
                     "used; give the loader that the state was saved with"
@@ -171,28 +171,13 @@ class _Pool:
             self.held.appendleft((batches.take(first, cut, size=size), state))
         self.left, self.sizes, self.over = place.left, deque(place.sizes), place.over
 
-    def take(self, begun: Sequence[RandomState] = ()) -> bool:
-        """Hold one more batch, or begin another pass; False where there is none.
-
-        Args:
-            begun: the generators that passes after the first are to begin with, where they did so
-                before.
-        """
+    def take(self) -> bool:
+        """Hold one more batch of the pass under way; False where it is over."""
         state = RandomState.now()
         batch = next(self._iterator, self)
         if batch is self:
-            first_end, self.over = not self.over, True
-            if first_end and not self.source.whole:
-                return False
-            if self.passes <= len(begun):
-                begun[self.passes - 1].restore()
-            state = RandomState.now()
-            again = iter(self.source.loader)
-            if again is self._iterator or self.taken == 0:
-                return False  # a generator runs once
-            self._iterator, self.passes, self.taken = again, self.passes + 1, 0
-            self.begun.append(state)
-            return True
+            self.over = True
+            return False
         size = batches.batch_size(batch)
         self.taken += 1
         self.total += 1
@@ -200,6 +185,22 @@ class _Pool:
         self.held.append((batch, state))
         if not self.over:
             self.sizes.append(size)
+        return True
+
+    def begin_again(self, begun: Sequence[RandomState] = ()) -> bool:
+        """Begin another pass; False where an epoch has but one, or the last one was empty.
+
+        Args:
+            begun: the generators that passes after the first are to begin with, where they did so
+                before.
+        """
+        loader = self.source.loader
+        if not self.source.whole or self.taken == 0 or isinstance(loader, Iterator):
+            return False  # a generator runs once
+        if self.passes <= len(begun):
+            begun[self.passes - 1].restore()
+        self.begun.append(RandomState.now())
+        self._iterator, self.passes, self.taken = iter(loader), self.passes + 1, 0
         return True
 
     def steps(
@@ -216,7 +217,7 @@ class _Pool:
             if not self.source.whole:
                 size = largest
             wanted = plan(self.number, size)
-            while self.left < wanted and self.take():
+            while self.left < wanted and (self.take() or self.begin_again()):
                 pass
             drawn = min(wanted, self.left)
             if not drawn:
