@@ -105,10 +105,10 @@ class SiftedLoader:
     def _make_source(self) -> IndexSource | PoolSource | BatchSource:
         sifter, whole = self.sifter, self.sifter.epoch == "steps"
         if sifter.draws == "batch":
-            return BatchSource(self.loader, sifter.schedule)
+            return BatchSource(self.loader, sifter.schedule, sifter.chooser.samples)
         if draws_by_index(self.loader):
             return IndexSource(self.loader, whole=whole, twins=sifter.cursor.twins)
-        return PoolSource(self.loader, whole=whole, pad=sifter.pad)
+        return PoolSource(self.loader, whole=whole, pad=sifter.pad, samples=sifter.chooser.samples)
 
     def __len__(self) -> int:
         """Batches that an iteration gives: the rest of the epoch, where it is resumed."""
