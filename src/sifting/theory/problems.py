@@ -30,6 +30,8 @@ class Constants:
         Delta: Δ_R, the expected largest of R losses at the minimiser.
         rho_star: ρ*_R, the infimum of ρ_R over all w.
         D0: distance from the start to the minimiser.
+        L_F: smoothness of F itself, where it is known to be below L.
+        convex: whether every sample's loss is convex, without which most bounds do not hold.
         source: for each name, `exact`, or what kind of estimate it is.
     """
 
@@ -38,6 +40,8 @@ class Constants:
     Delta: float
     rho_star: float
     D0: float
+    L_F: float | None = None
+    convex: bool = True
     source: dict[str, str] = field(
         default_factory=lambda: dict.fromkeys(("F_star", "Delta", "rho_star", "D0"), "exact")
     )
@@ -197,6 +201,7 @@ class LeastSquares:
             Delta=self.largest_of(R, origin),
             rho_star=float(rho_sphere(R, self.dim)),
             D0=float(self.distance),
+            L_F=float(self.eigenvalues[0]),
         )
 
     def _residual(self, w: Floats, batch: Batch) -> Floats:
@@ -278,6 +283,7 @@ class LogisticRegression:
             Delta=self._largest_at_truth(R),
             rho_star=1.0,
             D0=float(self.signal),
+            L_F=0.25,  # of E[xxᵀ]/4
         )
 
     def _margin(self, w: Floats, batch: Batch) -> Floats:

@@ -1,0 +1,305 @@
+"""The kept-loss rule beside GSGD and SGD: the same candidates, each arm with its own step.
+
+Every step draws B candidates. SGD trains on b of them at random, GSGD on the b with the largest
+(noisy) losses, each on the mean gradient; `kept` on as many of the largest as carry 1 - ε of the
+loss, by what they contribute to the mean gradient of all B.
+
+Legend: S independent runs, B candidates, D parameters, C checkpoints, K steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sifting.theory._checks import Floats, floats, nonnegative, whole
+from sifting.theory.kept import epsilon_share, safe_counts
+from sifting.theory.kept_bounds import decaying_bound, kept_loss_bound, kept_slack
+from sifting.theory.problems import Batch, Constants, Problem
+from sifting.theory.simulation import checkpoint_steps
+
+ARMS = ("SGD", "GSGD", "kept")
+_BLOCK = 32  # steps whose samples are drawn at once; part of what a seed reproduces
+
+
+@dataclass(frozen=True)
+class Course:
+    """What one arm did, at the checkpoints.
+
+    Args:
+        name: `SGD`, `GSGD` or `kept`.
+        eta: its step size at the first step.
+        loss_SC: F at the weighted mean of the first K iterates, of every run.
+        last_CSD: the iterate w_K itself.
+        gradients_C: gradients computed up to there, mean of the runs.
+        keep_C: share of the candidates trained on, over the steps since the checkpoint before.
+        ratio_C: loss that the trained-on carry over the loss of the candidates, summed over the
+            first K steps, with the weights of the mean iterate, and all runs: μ for `kept`; ρ, a
+            ratio of means, for the others.
+        bound_C: the theorem's bound on the mean of `loss_SC`; NaN where it does not apply.
+    """
+
+    name: str
+    eta: float
+    loss_SC: Floats
+    last_CSD: Floats
+    gradients_C: Floats
+    keep_C: Floats
+    ratio_C: Floats
+    bound_C: Floats
+
+    @property
+    def mean_C(self) -> Floats:
+        """Mean over the runs."""
+        return np.asarray(self.loss_SC.mean(0))
+
+    @property
+    def error_C(self) -> Floats:
+        """Standard error of that mean; NaN for a single run."""
+        S = self.loss_SC.shape[0]
+        if S == 1:
+            return np.full(self.loss_SC.shape[1], np.nan)
+        return np.asarray(self.loss_SC.std(0, ddof=1) / np.sqrt(S))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare_rules` returns: the checkpoints, the arms by name, and what was asked for."""
+
+    steps_C: Floats
+    arms: dict[str, Course]
+    constants: Constants
+    B: int
+    b: int
+    epsilon: float
+
+    def ahead(self) -> list[tuple[float, str]]:
+        """Which arm has the lowest mean loss for its gradients: (from so many on, its name).
+
+        Losses are compared where every arm has a measurement, along the log of the gradients.
+        """
+        first = max(a.gradients_C[0] for a in self.arms.values())
+        last = min(a.gradients_C[-1] for a in self.arms.values())
+        grid = np.geomspace(first, last, 400)
+        loss = {
+            name: np.interp(np.log(grid), np.log(a.gradients_C), np.log(a.mean_C + 1e-300))
+            for name, a in self.arms.items()
+        }
+        leader = [min(loss, key=lambda name: loss[name][i]) for i in range(grid.size)]
+        return [
+            (float(grid[i]), name)
+            for i, name in enumerate(leader)
+            if i == 0 or name != leader[i - 1]
+        ]
+
+
+def compare_rules(
+    problem: Problem,
+    *,
+    K: int = 10_000,
+    B: int = 8,
+    b: int = 1,
+    epsilon: float = 0.1,
+    per_loss: float | None = None,
+    decay: float = 0.0,
+    eta: float | Mapping[str, float] | None = None,
+    sigma: float = 0.0,
+    runs: int = 200,
+    checkpoints: int | ArrayLike = 60,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Run SGD, GSGD and the kept-loss rule on the same candidates; return courses and bounds.
+
+    >>> from sifting.theory import LeastSquares
+    >>> c = compare_rules(LeastSquares(dim=4), K=400, B=8, epsilon=0.05, runs=40)
+    >>> bool(c.arms["kept"].mean_C[-1] < c.arms["GSGD"].mean_C[-1])  # GSGD floors
+    True
+    >>> bool(c.arms["kept"].gradients_C[-1] < 8 * 400)
+    True
+    >>> all(bool((a.mean_C <= a.bound_C).all()) for a in c.arms.values())
+    True
+
+    Args:
+        problem: `LeastSquares`, `LogisticRegression`, `Neuron`, or your own as an `Objective`.
+        K: steps to run.
+        B: candidates at each step.
+        b: how many of them SGD and GSGD train on; 1 is the paper's setting.
+        epsilon: share of the candidates' loss that `kept` may drop.
+        per_loss: c, where `kept` may drop the smaller of ε and c F(w).
+        decay: both η and ε fall as (k + 1)^-decay with the step k = 0, 1, ….
+        eta: step size of all arms, or of each by name; 1/(2L) where not given.
+        sigma: Gaussian noise of the log-losses that GSGD and `kept` choose by. The bound of
+            `kept` then uses the share of the loss measured along the path.
+        runs: independent repetitions.
+        checkpoints: at how many K to evaluate, evenly in log K; or the K themselves.
+        seed: of the generator.
+        progress: called with (steps done, K) every few steps.
+    """
+    K = int(whole("K", K, 1, "run one step or more"))
+    B = int(whole("B", B, 2, "selection needs two candidates or more"))
+    b = int(floats("b", whole("b", b, 1, "train on one or more"), lambda x: x <= B, "b <= B",
+                   "no more can be trained on than are drawn"))  # fmt: skip
+    S = int(whole("runs", runs, 1, "run once or more"))
+    eps = float(epsilon_share(epsilon))
+    sigma = float(nonnegative("sigma", sigma, "it is a standard deviation"))
+    decay = float(nonnegative("decay", decay, "steps fall"))
+    if per_loss is not None:
+        nonnegative("per_loss", per_loss, "it is ε over the loss")
+        if decay > 0:
+            raise ValueError(f"per_loss = {per_loss} with decay = {decay}: choose one of the two")
+    steps_C = checkpoint_steps(checkpoints, K)
+    c = problem.constants(B)
+    fall_K = np.arange(1, K + 1, dtype=np.float64) ** -decay
+    first = _step_sizes(eta, c.L)
+    # what each arm's bound rests on; refuses a step that is too long before anything runs
+    slack = {
+        "SGD": _slack(first["SGD"] * fall_K, c, 0.0, b),
+        "GSGD": _slack(first["GSGD"] * fall_K, c, 0.0, None),
+        "kept": _slack(first["kept"] * fall_K, c, eps * fall_K, B),
+    }
+    if sigma > 0 and first["kept"] * c.L < 1:  # μ is known along the path only: see `_bound`
+        slack["kept"] = _slack(first["kept"] * fall_K, c, 0.0, None)
+    weight_AK = np.stack([first[name] * fall_K * slack[name] for name in ARMS])
+    rng = np.random.default_rng(seed)
+    w = [np.broadcast_to(problem.start, (S, problem.dim)).copy() for _ in ARMS]
+    total = [np.zeros_like(x) for x in w]
+    loss_ASC = np.empty((3, S, steps_C.size))
+    last_ACSD = np.empty((3, steps_C.size, S, problem.dim))
+    sums_A3 = np.zeros((3, 3))  # gradients, loss of the trained-on, loss of the candidates
+    sums_AC3 = np.empty((3, steps_C.size, 3))
+    due = {int(k): i for i, k in enumerate(steps_C)}
+
+    for k in range(K):
+        if k % _BLOCK == 0:
+            block = min(_BLOCK, K - k)
+            drawn = problem.sample(rng, (block, S, B))
+            zeta = rng.standard_normal((block, S, B)) if sigma > 0 else None
+            if progress is not None:
+                progress(k, K)
+        batch = tuple(part[k % _BLOCK] for part in drawn)
+        noise = None if zeta is None else sigma * zeta[k % _BLOCK]
+        for a, name in enumerate(ARMS):
+            total[a] += weight_AK[a, k] * w[a]
+            limit: Floats | float = eps * fall_K[k]
+            if name == "kept" and per_loss is not None:
+                limit = np.minimum(limit, per_loss * problem.objective(w[a]))
+            step, counts = _direction(problem, name, w[a], batch, noise, b, limit)
+            sums_A3[a] += counts * (1.0, weight_AK[a, k], weight_AK[a, k])
+            w[a] -= first[name] * fall_K[k] * step
+        if k + 1 in due:
+            i = due[k + 1]
+            sums_AC3[:, i] = sums_A3
+            for a in range(3):
+                last_ACSD[a, i] = w[a]
+                loss_ASC[a, :, i] = problem.objective(total[a] / weight_AK[a, : k + 1].sum())
+    if progress is not None:
+        progress(K, K)
+    if not (np.isfinite(loss_ASC).all() and np.isfinite(last_ACSD).all()):
+        raise FloatingPointError(
+            f"the runs diverged with eta = {first}: is L = {c.L:.6g} really the smoothness of "
+            "every sample's loss?"
+        )
+    arms = {}
+    for a, name in enumerate(ARMS):
+        used_C, seen_C = sums_AC3[a, :, 1], sums_AC3[a, :, 2]
+        ratio_C = np.where(seen_C > 0, used_C / np.where(seen_C > 0, seen_C, 1), 1.0)
+        bound_C = np.full(steps_C.size, np.nan)
+        if c.convex:
+            index_C = steps_C.astype(np.intp) - 1
+            bound_C = _bound(name, c, first[name] * fall_K, eps * fall_K, B, b, ratio_C, index_C,
+                             per_loss, sigma)  # fmt: skip
+        spent_C = sums_AC3[a, :, 0]
+        since_C = np.diff(spent_C, prepend=0.0) / np.diff(steps_C, prepend=0.0) / B
+        arms[name] = Course(name, first[name], loss_ASC[a], last_ACSD[a], spent_C, since_C,
+                            ratio_C, bound_C)  # fmt: skip
+    return Comparison(steps_C, arms, c, B, b, eps)
+
+
+def _direction(
+    problem: Problem,
+    name: str,
+    w_SD: Floats,
+    batch_SB: Batch,
+    noise_SB: Floats | None,
+    b: int,
+    epsilon: Floats | float,
+) -> tuple[Floats, Floats]:
+    """The direction of a step; gradients, loss trained on, loss seen, each a mean of the runs."""
+    S, B = batch_SB[0].shape[:2]
+    loss_SB = problem.loss(w_SD[:, None, :], batch_SB)
+    seen = loss_SB.mean()
+    score_SB = loss_SB if noise_SB is None else loss_SB * np.exp(noise_SB)
+    if name == "kept":
+        count_S = safe_counts(score_SB, np.broadcast_to(np.asarray(epsilon), (S,)))
+        edge_S1 = np.take_along_axis(
+            np.sort(score_SB, axis=1), (B - count_S).astype(int)[:, None], 1
+        )
+        kept_SB = score_SB >= edge_S1  # ties at the edge are kept too
+        gradient = problem.gradient(w_SD[:, None, :], batch_SB)
+        step = np.einsum("sbd,sb->sd", gradient, kept_SB / B)
+        counts = (kept_SB.sum(1).mean(), (loss_SB * kept_SB).mean(), seen)
+        return step, np.array(counts)
+    if name == "SGD":
+        chosen_Sb = np.broadcast_to(np.arange(b), (S, b))
+    elif b == 1:
+        chosen_Sb = score_SB.argmax(1)[:, None]
+    else:
+        chosen_Sb = np.argpartition(score_SB, B - b, axis=1)[:, B - b :]
+    rows = np.arange(S)[:, None]
+    part = tuple(p[rows, chosen_Sb] for p in batch_SB)
+    step = problem.gradient(w_SD[:, None, :], part).mean(1)
+    return step, np.array((float(b), loss_SB[rows, chosen_Sb].mean(), seen))
+
+
+def _bound(
+    name: str,
+    c: Constants,
+    eta_K: Floats,
+    eps_K: Floats,
+    B: int,
+    b: int,
+    ratio_C: Floats,
+    index_C: NDArray[np.intp],
+    per_loss: float | None,
+    sigma: float,
+) -> Floats:
+    if name == "SGD":
+        return decaying_bound(eta_K, c.L, c.D0, c.F_star, B=b, L_F=c.L_F)[index_C]
+    if name == "GSGD":
+        # ρ*_B where one is picked by exact losses; else along the path, which the proof allows
+        rho_C = np.full(index_C.size, c.rho_star) if b == 1 and sigma == 0 else ratio_C
+        return decaying_bound(eta_K, c.L, c.D0, c.Delta)[index_C] / rho_C
+    if sigma > 0:  # what was kept is known along the path only; valid for steps below 1/L
+        if eta_K[0] * c.L >= 1:
+            return np.full(index_C.size, np.nan)
+        return decaying_bound(eta_K, c.L, c.D0, c.F_star)[index_C] / ratio_C
+    if per_loss is not None:
+        return np.asarray(
+            kept_loss_bound(index_C + 1, eta_K[0], c.L, c.D0, c.F_star, eps_K[0], B=B, L_F=c.L_F,
+                            per_loss=per_loss)
+        )  # fmt: skip
+    return decaying_bound(eta_K, c.L, c.D0, c.F_star, epsilon=eps_K, B=B, L_F=c.L_F)[index_C]
+
+
+def _slack(eta_K: Floats, c: Constants, epsilon: Floats | float, B: int | None) -> Floats:
+    if not c.convex:  # no bound to weigh by: a plain mean
+        return np.ones_like(eta_K)
+    return np.asarray(kept_slack(eta_K, c.L, epsilon, B=B, L_F=c.L_F))
+
+
+def _step_sizes(eta: float | Mapping[str, float] | None, L: float) -> dict[str, float]:
+    if eta is None or not isinstance(eta, Mapping):
+        value = 1 / (2 * L) if eta is None else eta
+        eta = dict.fromkeys(ARMS, value)
+    unknown = set(eta) - set(ARMS)
+    if unknown:
+        raise ValueError(f"eta names {sorted(unknown)}, but the arms are {ARMS}")
+    return {
+        name: float(floats(f"eta of {name}", eta.get(name, 1 / (2 * L)), lambda x: x > 0,
+                           "eta > 0", "take a positive step"))
+        for name in ARMS
+    }  # fmt: skip
