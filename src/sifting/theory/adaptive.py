@@ -16,13 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sifting.theory._checks import Floats, floats, nonnegative, whole
-from sifting.theory.kept import epsilon_share, safe_counts
+from sifting.theory._rules import ARMS, Plan, walk
+from sifting.theory.kept import epsilon_share
 from sifting.theory.kept_bounds import decaying_bound, kept_loss_bound, kept_slack
-from sifting.theory.problems import Batch, Constants, Problem
+from sifting.theory.problems import Constants, Problem
 from sifting.theory.simulation import checkpoint_steps
-
-ARMS = ("SGD", "GSGD", "kept")
-_BLOCK = 32  # steps whose samples are drawn at once; part of what a seed reproduces
 
 
 @dataclass(frozen=True)
@@ -164,95 +162,28 @@ def compare_rules(
     if sigma > 0 and first["kept"] * c.L < 1:  # μ is known along the path only: see `_bound`
         slack["kept"] = _slack(first["kept"] * fall_K, c, 0.0, None)
     weight_AK = np.stack([first[name] * fall_K * slack[name] for name in ARMS])
-    rng = np.random.default_rng(seed)
-    w = [np.broadcast_to(problem.start, (S, problem.dim)).copy() for _ in ARMS]
-    total = [np.zeros_like(x) for x in w]
-    loss_ASC = np.empty((3, S, steps_C.size))
-    last_ACSD = np.empty((3, steps_C.size, S, problem.dim))
-    sums_A3 = np.zeros((3, 3))  # gradients, loss of the trained-on, loss of the candidates
-    sums_AC3 = np.empty((3, steps_C.size, 3))
-    due = {int(k): i for i, k in enumerate(steps_C)}
-
-    for k in range(K):
-        if k % _BLOCK == 0:
-            block = min(_BLOCK, K - k)
-            drawn = problem.sample(rng, (block, S, B))
-            zeta = rng.standard_normal((block, S, B)) if sigma > 0 else None
-            if progress is not None:
-                progress(k, K)
-        batch = tuple(part[k % _BLOCK] for part in drawn)
-        noise = None if zeta is None else sigma * zeta[k % _BLOCK]
-        for a, name in enumerate(ARMS):
-            total[a] += weight_AK[a, k] * w[a]
-            limit: Floats | float = eps * fall_K[k]
-            if name == "kept" and per_loss is not None:
-                limit = np.minimum(limit, per_loss * problem.objective(w[a]))
-            step, counts = _direction(problem, name, w[a], batch, noise, b, limit)
-            sums_A3[a] += counts * (1.0, weight_AK[a, k], weight_AK[a, k])
-            w[a] -= first[name] * fall_K[k] * step
-        if k + 1 in due:
-            i = due[k + 1]
-            sums_AC3[:, i] = sums_A3
-            for a in range(3):
-                last_ACSD[a, i] = w[a]
-                loss_ASC[a, :, i] = problem.objective(total[a] / weight_AK[a, : k + 1].sum())
-    if progress is not None:
-        progress(K, K)
-    if not (np.isfinite(loss_ASC).all() and np.isfinite(last_ACSD).all()):
+    plan = Plan(S=S, B=B, b=b, sigma=sigma, per_loss=per_loss)
+    eta_AK = np.stack([first[name] * fall_K for name in ARMS])
+    run = walk(problem, plan, eta_AK, weight_AK, eps * fall_K, steps_C, seed, progress)
+    if not (np.isfinite(run.loss_ASC).all() and np.isfinite(run.last_ACSD).all()):
         raise FloatingPointError(
             f"the runs diverged with eta = {first}: is L = {c.L:.6g} really the smoothness of "
             "every sample's loss?"
         )
     arms = {}
     for a, name in enumerate(ARMS):
-        used_C, seen_C = sums_AC3[a, :, 1], sums_AC3[a, :, 2]
+        used_C, seen_C = run.sums_AC3[a, :, 1], run.sums_AC3[a, :, 2]
         ratio_C = np.where(seen_C > 0, used_C / np.where(seen_C > 0, seen_C, 1), 1.0)
         bound_C = np.full(steps_C.size, np.nan)
         if c.convex:
             index_C = steps_C.astype(np.intp) - 1
             bound_C = _bound(name, c, first[name] * fall_K, eps * fall_K, B, b, ratio_C, index_C,
                              per_loss, sigma)  # fmt: skip
-        spent_C = sums_AC3[a, :, 0]
+        spent_C = run.sums_AC3[a, :, 0]
         since_C = np.diff(spent_C, prepend=0.0) / np.diff(steps_C, prepend=0.0) / B
-        arms[name] = Course(name, first[name], loss_ASC[a], last_ACSD[a], spent_C, since_C,
+        arms[name] = Course(name, first[name], run.loss_ASC[a], run.last_ACSD[a], spent_C, since_C,
                             ratio_C, bound_C)  # fmt: skip
     return Comparison(steps_C, arms, c, B, b, eps)
-
-
-def _direction(
-    problem: Problem,
-    name: str,
-    w_SD: Floats,
-    batch_SB: Batch,
-    noise_SB: Floats | None,
-    b: int,
-    epsilon: Floats | float,
-) -> tuple[Floats, Floats]:
-    """The direction of a step; gradients, loss trained on, loss seen, each a mean of the runs."""
-    S, B = batch_SB[0].shape[:2]
-    loss_SB = problem.loss(w_SD[:, None, :], batch_SB)
-    seen = loss_SB.mean()
-    score_SB = loss_SB if noise_SB is None else loss_SB * np.exp(noise_SB)
-    if name == "kept":
-        count_S = safe_counts(score_SB, np.broadcast_to(np.asarray(epsilon), (S,)))
-        edge_S1 = np.take_along_axis(
-            np.sort(score_SB, axis=1), (B - count_S).astype(int)[:, None], 1
-        )
-        kept_SB = score_SB >= edge_S1  # ties at the edge are kept too
-        gradient = problem.gradient(w_SD[:, None, :], batch_SB)
-        step = np.einsum("sbd,sb->sd", gradient, kept_SB / B)
-        counts = (kept_SB.sum(1).mean(), (loss_SB * kept_SB).mean(), seen)
-        return step, np.array(counts)
-    if name == "SGD":
-        chosen_Sb = np.broadcast_to(np.arange(b), (S, b))
-    elif b == 1:
-        chosen_Sb = score_SB.argmax(1)[:, None]
-    else:
-        chosen_Sb = np.argpartition(score_SB, B - b, axis=1)[:, B - b :]
-    rows = np.arange(S)[:, None]
-    part = tuple(p[rows, chosen_Sb] for p in batch_SB)
-    step = problem.gradient(w_SD[:, None, :], part).mean(1)
-    return step, np.array((float(b), loss_SB[rows, chosen_Sb].mean(), seen))
 
 
 def _bound(

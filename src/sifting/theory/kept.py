@@ -40,18 +40,19 @@ def safe_ratio(losses: ArrayLike, epsilon: ArrayLike) -> FloatOrArray:
     f = nonnegative("losses", losses, "the argument needs losses of at least 0")
     if f.ndim == 0 or f.shape[-1] == 0:
         raise ValueError(f"losses has shape {f.shape}, but its last axis must hold the candidates")
-    kept = safe_counts(f, epsilon_share(epsilon))
-    return unwrap(np.asarray(kept / f.shape[-1], np.float64))
+    gone = dropped(np.sort(f, axis=-1), epsilon_share(epsilon))
+    return unwrap(np.asarray(1 - gone / f.shape[-1], np.float64))
 
 
-def safe_counts(losses: Floats, epsilon: Floats) -> Floats:
-    """How many of the largest losses `safe_ratio` keeps; the input is taken as checked."""
-    # summed from the smallest up, so that tiny losses are not lost beside large ones
-    scale = losses.max(-1, keepdims=True)
-    dropped = np.cumsum(np.sort(losses / np.where(scale > 0, scale, 1), axis=-1), axis=-1)
-    room = np.asarray(epsilon)[..., None] * dropped[..., -1:]
-    gone = np.asarray((dropped <= room).sum(-1), np.float64)
-    return np.where(scale[..., 0] > 0, losses.shape[-1] - gone, losses.shape[-1])
+def dropped(rising: Floats, epsilon: Floats) -> Floats:
+    """How many of the smallest losses `safe_ratio` drops, from losses in rising order.
+
+    Summed from the smallest up, so that tiny losses are not lost beside large ones.
+    """
+    top = rising[..., -1:]
+    sums = np.cumsum(rising / np.where(top > 0, top, 1), axis=-1)
+    gone: Floats = (sums <= epsilon[..., None] * sums[..., -1:]).sum(-1, dtype=np.float64)
+    return np.where(top[..., 0] > 0, gone, 0.0)
 
 
 def kept_gradient_gap(

@@ -152,7 +152,8 @@ def decaying_bound(
     if eta.ndim != 1:
         raise ValueError(f"eta has shape {eta.shape}, but it must be one sequence of steps")
     top: Floats = D0**2 / 2 + floor * np.cumsum(eta)
-    return top / (rho * np.cumsum(eta * slack))
+    bound: Floats = top / (rho * np.cumsum(eta * slack))
+    return bound
 
 
 def kept_slack(

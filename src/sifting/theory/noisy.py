@@ -48,11 +48,11 @@ def rho_noisy(
         spread: standard deviation of the log-loss, where the law is lognormal.
     """
     R = whole("R", R, 2, "selection needs two candidates or more")
-    sigma = floats("sigma", sigma, lambda x: (x >= 0) & (x <= 20), "0 <= sigma <= 20",
+    sigma = floats("sigma", sigma, lambda x: (x >= 0) & (x <= 10), "0 <= sigma <= 10",
                    "beyond that the pick is random but for rounding")  # fmt: skip
     k = whole("k", k, 1, "keep one or more")
     k = floats("k", k, lambda x: x <= R, "k <= R", "no more can be kept than there are")
-    spread = float(floats("spread", spread, lambda x: (x >= 0.05) & (x <= 5), "0.05 <= spread <= 5",
+    spread = float(floats("spread", spread, lambda x: (x > 0) & (x <= 5), "0 < spread <= 5",
                           "it is the standard deviation of the log-loss"))  # fmt: skip
     _check_law(law)
     together = np.broadcast(R, sigma, k)
@@ -90,11 +90,12 @@ def sample_rho_noisy(
     means = []
     for start in range(0, draws, max(1, 2_000_000 // R)):
         n = min(draws - start, max(1, 2_000_000 // R))
-        log_f = {
-            "gaussian": lambda n=n: 2 * np.log(np.abs(rng.standard_normal((n, R)))),
-            "exponential": lambda n=n: np.log(rng.standard_exponential((n, R))),
-            "lognormal": lambda n=n: spread * rng.standard_normal((n, R)) - spread**2 / 2,
-        }[law]()  # each of mean loss 1
+        if law == "gaussian":  # each law with a mean loss of 1
+            log_f = 2 * np.log(np.abs(rng.standard_normal((n, R))))
+        elif law == "exponential":
+            log_f = np.log(rng.standard_exponential((n, R)))
+        else:
+            log_f = spread * rng.standard_normal((n, R)) - spread**2 / 2
         score = log_f + sigma * rng.standard_normal((n, R))
         top = np.argpartition(score, R - k, axis=1)[:, R - k :]
         means.append(np.exp(np.take_along_axis(log_f, top, 1)).mean(1))
@@ -105,37 +106,33 @@ def sample_rho_noisy(
 def _rho(R: int, sigma: float, k: int, law: LossLaw, spread: float) -> float:
     if k == R:
         return 1.0
-    low, high = _range(law, spread)
+    if law == "lognormal":  # log f and log f̃ are jointly normal: one integral is enough
+        z, weight = panels([-11.0, 0.0, 11.0], 16)
+        shift = spread * (spread / np.hypot(spread, sigma))
+        chance = special.betainc(R - k, k, special.ndtr(z + shift))
+        return float(R / k * (weight * np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)) @ chance)
+    low, high = _RANGE[law]
     low, high = low - _REACH * sigma, high + _REACH * sigma
-    count = 24 + int((high - low) / max(0.5, min(spread, 1.0)))
-    u_U, weight_U = panels([low, high], count)
+    u_U, weight_U = panels([low, high], 16 + int(high - low))
     zeta_Z, mass_Z = np.zeros(1), np.ones(1)
     if sigma > 0:  # the integrand moves by σ per unit of ζ: as many panels as that takes
-        zeta_Z, mass_Z = panels([-_REACH, _REACH], 12 + int(8 * sigma / min(spread, 1.0)))
+        zeta_Z, mass_Z = panels([-_REACH, _REACH], 8 + int(5 * sigma))
         mass_Z = mass_Z * np.exp(-(zeta_Z**2) / 2) / np.sqrt(2 * np.pi)
     below_U, loss_U = np.empty_like(u_U), np.empty_like(u_U)
-    size = max(1, u_U.size * zeta_Z.size // 2_000_000)
+    size = max(1, u_U.size * zeta_Z.size // 500_000)
     for part in np.array_split(np.arange(u_U.size), size):
-        v = u_U[part, None] - sigma * zeta_Z
-        cdf, weighted = _log_law(v, law, spread)
+        cdf, weighted = _log_law(u_U[part, None] - sigma * zeta_Z, law)
         below_U[part], loss_U[part] = cdf @ mass_Z, weighted @ mass_Z
     chance_U = special.betainc(R - k, k, np.clip(below_U, 0.0, 1.0))
     return float(R / k * (weight_U * loss_U) @ chance_U)
 
 
-def _range(law: LossLaw, spread: float) -> tuple[float, float]:
-    """Of v = log f, outside of which there is next to no loss."""
-    if law == "lognormal":
-        return -9.5 * spread - spread**2 / 2, 9.5 * spread + spread**2 / 2
-    return (-25.0, 4.6) if law == "gaussian" else (-19.0, 4.0)
+# of log f, outside of which there is next to no loss
+_RANGE = {"gaussian": (-25.0, 4.6), "exponential": (-19.0, 4.0)}
 
 
-def _log_law(v: Floats, law: LossLaw, spread: float) -> tuple[Floats, Floats]:
+def _log_law(v: Floats, law: LossLaw) -> tuple[Floats, Floats]:
     """P(log f <= v), and e^v times the density of log f there; the mean loss is 1."""
-    if law == "lognormal":
-        x = v / spread + spread / 2
-        density = np.exp(v - x**2 / 2) / (spread * np.sqrt(2 * np.pi))
-        return special.ndtr(x), density
     v = np.minimum(v, 50.0)
     f = np.exp(v)
     if law == "exponential":

@@ -15,6 +15,7 @@ from scipy import optimize
 
 from sifting.theory._checks import Floats, floats, nonnegative, positive, whole
 from sifting.theory.problems import Batch, Constants
+from sifting.theory.sphere import on_sphere
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,7 @@ class Neuron:
         nonnegative("signal", self.signal, "it is a length")
         nonnegative("distance", self.distance, "it is a distance")
         rng = np.random.default_rng(self.seed)
-        x = rng.standard_normal((n, d))
-        x *= np.sqrt(d) / np.linalg.norm(x, axis=1, keepdims=True)
+        x = on_sphere(rng, (n,), d)
         truth, away = rng.standard_normal((2, d))
         truth *= self.signal / np.linalg.norm(truth)
         object.__setattr__(self, "_x_nD", x)
@@ -94,7 +94,7 @@ class Neuron:
         top = float(np.abs(self._y_n).max())
         if self.link == "phase":
             return self.dim * max(1.0, top / self.width - 1)
-        return self.dim * (1 + 4 / (3 * np.sqrt(3)) * (1 - self.slope) * top)
+        return float(self.dim * (1 + 4 / (3 * np.sqrt(3)) * (1 - self.slope) * top))
 
     @property
     def aim(self) -> float:
@@ -122,13 +122,13 @@ class Neuron:
     def loss(self, w: Floats, batch: Batch) -> Floats:
         """(ψ(xᵀw) - y)²/2."""
         x, y = batch
-        value: Floats = (self._activate((x * w).sum(-1))[0] - y) ** 2 / 2
+        value: Floats = (self._activate(np.einsum("...d,...d->...", x, w))[0] - y) ** 2 / 2
         return value
 
     def gradient(self, w: Floats, batch: Batch) -> Floats:
         """(ψ(xᵀw) - y) ψ'(xᵀw) x."""
         x, y = batch
-        value, slope = self._activate((x * w).sum(-1))
+        value, slope = self._activate(np.einsum("...d,...d->...", x, w))
         gradient: Floats = ((value - y) * slope)[..., None] * x
         return gradient
 

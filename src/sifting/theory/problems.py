@@ -15,7 +15,12 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from sifting.theory._checks import Floats, floats, nonnegative, positive, whole
-from sifting.theory.sphere import largest_residual_square, rho_sphere, sphere_coordinate
+from sifting.theory.sphere import (
+    largest_residual_square,
+    on_sphere,
+    rho_sphere,
+    sphere_coordinate,
+)
 
 Batch: TypeAlias = tuple[Floats, ...]
 
@@ -156,9 +161,9 @@ class LeastSquares:
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Batch:
         """Features (..., D) and targets (...)."""
-        x = rng.standard_normal((*shape, self.dim))
-        x *= (np.sqrt(self.dim) / np.linalg.norm(x, axis=-1))[..., None]
-        x *= np.sqrt(self.eigenvalues)
+        x = on_sphere(rng, shape, self.dim)
+        if self.condition > 1:
+            x *= np.sqrt(self.eigenvalues)
         (_, majority), (share, minority) = self._rules
         y = np.where(rng.random(shape) < share, minority, majority) * x[..., 0]
         if self.label_noise > 0:
@@ -206,7 +211,7 @@ class LeastSquares:
 
     def _residual(self, w: Floats, batch: Batch) -> Floats:
         x, y = batch
-        residual: Floats = (x * w).sum(-1) - y
+        residual: Floats = np.einsum("...d,...d->...", x, w) - y
         return residual
 
 
@@ -247,8 +252,7 @@ class LogisticRegression:
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Batch:
         """Features (..., D) and labels (...), -1 or 1."""
-        x = rng.standard_normal((*shape, self.dim))
-        x *= (np.sqrt(self.dim) / np.linalg.norm(x, axis=-1))[..., None]
+        x = on_sphere(rng, shape, self.dim)
         positive_class = rng.random(shape) < special.expit(self.signal * x[..., 0])
         return x, np.where(positive_class, 1.0, -1.0)
 
@@ -288,7 +292,7 @@ class LogisticRegression:
 
     def _margin(self, w: Floats, batch: Batch) -> Floats:
         x, y = batch
-        margin: Floats = y * (x * w).sum(-1)
+        margin: Floats = y * np.einsum("...d,...d->...", x, w)
         return margin
 
     def _largest_at_truth(self, R: int) -> float:

@@ -32,6 +32,13 @@ def rho_sphere(R: ArrayLike, dim: ArrayLike) -> FloatOrArray:
     return unwrap(np.array(values).reshape(pairs.shape))
 
 
+def on_sphere(rng: np.random.Generator, shape: tuple[int, ...], dim: int) -> Floats:
+    """Points uniform on the sphere of radius √dim, (*shape, dim)."""
+    x = rng.standard_normal((*shape, dim))
+    x *= np.sqrt(dim / np.einsum("...d,...d->...", x, x))[..., None]
+    return x
+
+
 def sphere_coordinate(dim: int) -> tuple[Floats, Floats]:
     """Nodes and weights of the law of a coordinate √dim sin(angle) of a uniform point."""
     angle, weight = panels([-np.pi / 2, 0.0, np.pi / 2], 12)
