@@ -21,6 +21,7 @@ from sifting.theory import (
     simulate,
 )
 from sifting.theory._checks import floats, whole
+from sifting.theory._commands_past import noise_many
 from sifting.theory._terminal import chunks, open_console, progress_bar, table, until, with_error
 from sifting.theory.noise import SIGMA_LIMIT
 from sifting.theory.plots import (
@@ -158,7 +159,10 @@ def rho(args: argparse.Namespace) -> None:
 
 
 def noise(args: argparse.Namespace) -> None:
-    """p(σ) by every proof, beside the ratio measured on two laws of the loss."""
+    """p(σ) by every proof, beside the ratio measured on two laws of the loss; or for any R."""
+    if args.candidates != 2 or args.kept != 1:
+        noise_many(args)
+        return
     console = open_console()
     path = check_path(args.output)
     draws = int(whole("draws", args.draws, 2, "sample twice or more"))

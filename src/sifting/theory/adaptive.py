@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -74,18 +75,22 @@ class Comparison:
     b: int
     epsilon: float
 
-    def ahead(self) -> list[tuple[float, str]]:
-        """Which arm has the lowest mean loss for its gradients: (from so many on, its name).
+    def ahead(self, by: Literal["gradients", "steps"] = "gradients") -> list[tuple[float, str]]:
+        """Which arm has the lowest mean loss for what it costs: (from so many on, its name).
 
-        Losses are compared where every arm has a measurement, along the log of the gradients.
+        By gradients, losses are compared where every arm has a measurement, along the log.
         """
-        first = max(a.gradients_C[0] for a in self.arms.values())
-        last = min(a.gradients_C[-1] for a in self.arms.values())
-        grid = np.geomspace(first, last, 400)
-        loss = {
-            name: np.interp(np.log(grid), np.log(a.gradients_C), np.log(a.mean_C + 1e-300))
-            for name, a in self.arms.items()
-        }
+        if by == "steps":
+            grid = self.steps_C
+            loss = {name: arm.mean_C for name, arm in self.arms.items()}
+        else:
+            first = max(arm.gradients_C[0] for arm in self.arms.values())
+            last = min(arm.gradients_C[-1] for arm in self.arms.values())
+            grid = np.geomspace(first, max(first, last), 400)
+            loss = {
+                name: np.interp(np.log(grid), np.log(arm.gradients_C), np.log(arm.mean_C + 1e-300))
+                for name, arm in self.arms.items()
+            }
         leader = [min(loss, key=lambda name: loss[name][i]) for i in range(grid.size)]
         return [
             (float(grid[i]), name)

@@ -136,7 +136,7 @@ def _p_many(sigma: Floats, R: Floats, k: Floats, method: str) -> Floats:
         return best
     if method == "gaussian_lower":
         largest = np.exp(-sigma * np.asarray(normal_max(n)))
-        return np.maximum(largest, _p_many(sigma, R, k, "any"))
+        return np.asarray(np.maximum(largest, _p_many(sigma, R, k, "any")), np.float64)
     if method == "gaussian":
         if not np.all(k == 1):
             raise ValueError(

@@ -108,6 +108,8 @@ class LeastSquares:
         shift: distance between the two rules.
         label_noise: standard deviation of Gaussian noise on y.
         condition: ratio of the largest to the smallest eigenvalue of E[xxᵀ], whose mean is 1.
+        active: share of the samples that have a loss; the others' is 0 for every w, as that of
+            samples long learnt nearly is.
     """
 
     dim: int = 20
@@ -116,6 +118,7 @@ class LeastSquares:
     shift: float = 10.0
     label_noise: float = 0.0
     condition: float = 1.0
+    active: float = 1.0
 
     def __post_init__(self) -> None:
         whole("dim", self.dim, 1, "give the number of parameters")
@@ -135,6 +138,13 @@ class LeastSquares:
             lambda x: x >= 1,
             "condition >= 1",
             "it is a ratio",
+        )
+        floats(
+            "active",
+            self.active,
+            lambda x: (x > 0) & (x <= 1),
+            "0 < active <= 1",
+            "it is a share of the samples",
         )
 
     @property
@@ -168,6 +178,9 @@ class LeastSquares:
         y = np.where(rng.random(shape) < share, minority, majority) * x[..., 0]
         if self.label_noise > 0:
             y += self.label_noise * rng.standard_normal(shape)
+        if self.active < 1:
+            some = rng.random(shape) < self.active
+            x, y = x * some[..., None], y * some
         return x, y
 
     def loss(self, w: Floats, batch: Batch) -> Floats:
@@ -182,7 +195,7 @@ class LeastSquares:
     def objective(self, w: Floats) -> Floats:
         """F(w), exactly."""
         spread = sum(share * b**2 for share, b in self._rules) * self.eigenvalues[0]
-        value: Floats = (w**2 @ self.eigenvalues + spread + self.label_noise**2) / 2
+        value: Floats = (w**2 @ self.eigenvalues + spread + self.label_noise**2) / 2 * self.active
         return value
 
     def largest_of(self, R: int, w: ArrayLike) -> float:
@@ -194,7 +207,7 @@ class LeastSquares:
             error = w.copy()
             error[0] -= b
             scales.append(float(np.sqrt(error**2 @ self.eigenvalues)))
-        shares = [share for share, _ in self._rules]
+        shares = [share * self.active for share, _ in self._rules]
         return largest_residual_square(scales, shares, self.label_noise, self.dim, R) / 2
 
     def constants(self, R: int) -> Constants:
@@ -204,10 +217,15 @@ class LeastSquares:
             L=self.smoothness,
             F_star=float(self.objective(origin)),
             Delta=self.largest_of(R, origin),
-            rho_star=float(rho_sphere(R, self.dim)),
+            rho_star=self._rho_star(R),
             D0=float(self.distance),
-            L_F=float(self.eigenvalues[0]),
+            L_F=float(self.eigenvalues[0]) * self.active,
         )
+
+    def _rho_star(self, R: int) -> float:
+        if self.active == 1:
+            return float(rho_sphere(R, self.dim))
+        return largest_residual_square([1.0], [self.active], 0.0, self.dim, R) / self.active
 
     def _residual(self, w: Floats, batch: Batch) -> Floats:
         x, y = batch

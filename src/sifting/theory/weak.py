@@ -110,7 +110,8 @@ def pl_bound(
     L, m_envelope = _pl(L, m)
     p = _share(share)
     change = -eta * m_envelope + 3 * eta * L * (1 - p) + 3 * (eta * L) ** 2
-    return unwrap(1.5 / rho * F0 * np.exp(K * np.log1p(change)))
+    with np.errstate(over="ignore"):
+        return unwrap(1.5 / rho * F0 * np.exp(K * np.log1p(change)))
 
 
 def pl_step_size(L: ArrayLike, m: ArrayLike, *, share: ArrayLike = 1.0) -> FloatOrArray:
