@@ -10,7 +10,18 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from sifting.theory import LeastSquares, LogisticRegression, Pairs, estimate, rho_gaussian, simulate
+from sifting.theory import (
+    LeastSquares,
+    LogisticRegression,
+    Neuron,
+    Pairs,
+    compare_rules,
+    estimate,
+    p_noise_many,
+    rho_gaussian,
+    rho_noisy,
+    simulate,
+)
 
 
 def best_of_three(job: Callable[[], object]) -> float:
@@ -36,6 +47,17 @@ def main() -> None:
         "the same with a noisy arm": lambda: simulate(squares, K=10_000, R=2, runs=200, sigma=0.3),
         "the same, R = 8": lambda: simulate(squares, K=10_000, R=8, runs=200),
         "logistic regression, R = 2": lambda: simulate(logistic, K=10_000, R=2, runs=200),
+        "SGD, GSGD and kept, 200 runs × 10,000 steps × d = 20, B = 2": lambda: compare_rules(
+            squares, K=10_000, B=2, runs=200
+        ),
+        "the same, B = 8": lambda: compare_rules(squares, K=10_000, B=8, runs=200),
+        "the same in phase retrieval, B = 8": lambda: compare_rules(
+            Neuron(dim=20), K=10_000, B=8, runs=200
+        ),
+        "worst case of Gaussian noise at 1,000 σ, R = 8": lambda: p_noise_many(
+            np.linspace(0, 3, 1000), 8, method="gaussian"
+        ),
+        "exact ρ of the top 32 of 64 at 20 σ": lambda: rho_noisy(64, np.linspace(0, 2, 20), k=32),
         "estimate from 1,000 batches of 256, 1,000 resamples": lambda: estimate(pairs),
         "exact ρ_R at 1,000 values of R": lambda: rho_gaussian(np.arange(2, 1002), 0.5, 1),
     }

@@ -129,7 +129,12 @@ def test_the_picture_gsgd_floors_kept_does_not():
 
 def test_where_few_samples_carry_the_loss_it_trains_on_few():
     few = compare_rules(LeastSquares(dim=5, active=0.1), K=200, B=20, epsilon=0.01, runs=20)
-    assert few.arms["kept"].keep_C[-1] < 0.25
+    assert few.arms["kept"].keep_C[-1] < 0.15
+    # SGD on all 20 takes the steps of ε = 0; the kept need a fraction of its gradients
+    all20 = compare_rules(LeastSquares(dim=5, active=0.1), K=200, B=20, b=20, epsilon=0.0, runs=20)
+    kept, sgd = all20.arms["kept"], all20.arms["SGD"]
+    assert np.allclose(kept.loss_SC, sgd.loss_SC, rtol=1e-9)
+    assert kept.gradients_C[-1] < 0.15 * sgd.gradients_C[-1]
     spread = compare_rules(LeastSquares(dim=1, minority=0, shift=0, distance=1e4), K=20, B=20,
                            eta=0.01, epsilon=0.01, runs=5)  # fmt: skip
     assert np.all(spread.arms["kept"].keep_C == 1)  # equal losses: it does not select
@@ -162,6 +167,8 @@ def test_from_the_minimum_and_without_any_loss():
     for arm in c.arms.values():
         assert np.all(arm.loss_SC == 0)
         assert np.all(arm.ratio_C == 1)
+    assert c.arms["kept"].gradients_C[-1] == 20  # one a step
+    assert c.ahead() == c.ahead("steps") == []
 
 
 @pytest.mark.parametrize(

@@ -304,6 +304,7 @@ def test_safe_ratio_at_the_edges():
     assert safe_ratio([0.0], 0.5) == 1
     assert safe_ratio([3.0], 0.99) == 1
     assert safe_ratio([0, 0, 5], 0) == pytest.approx(1 / 3)
+    assert safe_ratio([0.0, 0.0, 0.0, 0.0], 0.5) == 0.25  # nothing left: one
     assert safe_ratio([1e-300, 1e-300], 0.4) == 1
     assert safe_ratio([1e308, 1e308, 1e308], 0.4) == pytest.approx(2 / 3)  # no overflow
     assert safe_ratio([1e-20, 1.0], 0) == 1  # a tiny loss is not lost beside a large one

@@ -127,5 +127,7 @@ def _kept(score_SB: Floats, epsilon: Floats | float) -> NDArray[np.bool_]:
     S = score_SB.shape[0]
     rising_SB = np.sort(score_SB, axis=1)
     gone_S = dropped(rising_SB, np.broadcast_to(np.asarray(epsilon), (S,)))
-    kept: NDArray[np.bool_] = score_SB >= rising_SB[np.arange(S), gone_S.astype(np.intp), None]
+    edge_S1 = rising_SB[np.arange(S), gone_S.astype(np.intp), None]
+    kept: NDArray[np.bool_] = (score_SB >= edge_S1) & (score_SB > 0)
+    kept[:, 0] |= rising_SB[:, -1] == 0  # nothing left to learn from: one is as good as any
     return kept

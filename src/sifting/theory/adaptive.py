@@ -78,7 +78,8 @@ class Comparison:
     def ahead(self, by: Literal["gradients", "steps"] = "gradients") -> list[tuple[float, str]]:
         """Which arm has the lowest mean loss for what it costs: (from so many on, its name).
 
-        By gradients, losses are compared where every arm has a measurement, along the log.
+        By gradients, losses are compared where every arm has a measurement, along the log. Empty
+        where the arms are never apart.
         """
         if by == "steps":
             grid = self.steps_C
@@ -91,12 +92,12 @@ class Comparison:
                 name: np.interp(np.log(grid), np.log(arm.gradients_C), np.log(arm.mean_C + 1e-300))
                 for name, arm in self.arms.items()
             }
-        leader = [min(loss, key=lambda name: loss[name][i]) for i in range(grid.size)]
-        return [
-            (float(grid[i]), name)
-            for i, name in enumerate(leader)
-            if i == 0 or name != leader[i - 1]
-        ]
+        table = np.stack(list(loss.values()))
+        leader = table.argmin(0)
+        apart = np.ptp(table, axis=0) > 0  # at the start all are equal
+        turns = [i for i in range(grid.size) if apart[i] and (i == 0 or not apart[i - 1]
+                                                              or leader[i] != leader[i - 1])]  # fmt: skip
+        return [(float(grid[i]), list(loss)[leader[i]]) for i in turns]
 
 
 def compare_rules(

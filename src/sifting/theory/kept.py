@@ -28,10 +28,10 @@ def safe_ratio(losses: ArrayLike, epsilon: ArrayLike) -> FloatOrArray:
     >>> safe_ratio([1.0, 1.0, 1.0, 1.0], epsilon=0.1)  # spread evenly: nothing can go
     1.0
     >>> safe_ratio([[9.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]], epsilon=0)
-    array([0.25, 1.  ])
+    array([0.25, 0.25])
 
     At ε = 0 only losses of 0 are dropped, whose gradients are 0 as well. Where all losses are 0
-    there is nothing to tell the candidates apart by, and all are kept.
+    nothing is left to learn from, and one is kept.
 
     Args:
         losses: of the candidates, along the last axis; at least 0.
@@ -52,7 +52,7 @@ def dropped(rising: Floats, epsilon: Floats) -> Floats:
     top = rising[..., -1:]
     sums = np.cumsum(rising / np.where(top > 0, top, 1), axis=-1)
     gone: Floats = (sums <= epsilon[..., None] * sums[..., -1:]).sum(-1, dtype=np.float64)
-    return np.where(top[..., 0] > 0, gone, 0.0)
+    return np.where(top[..., 0] > 0, gone, rising.shape[-1] - 1.0)
 
 
 def kept_gradient_gap(

@@ -135,8 +135,9 @@ def plot_noise_many(
     axes.errorbar(sigma, mean, 1.96 * error, fmt="o", ms=4, capsize=2, lw=1, color="black",
                   label="f = z², sampled, 95 %")  # fmt: skip
     axes.axhline(1 / base, color=GREY, lw=0.8, ls=":")
-    axes.annotate("no gain left (f = z²)", (grid[-1], 1 / base), fontsize=8, color=GREY, va="bottom",
-                  ha="right")  # fmt: skip
+    axes.annotate(
+        "no gain left (f = z²)", (0.45 * grid[-1], 1 / base), fontsize=8, color=GREY, va="top"
+    )
     axes.set(xlabel="σ: noise of the log-loss", ylabel="ρ_approx / ρ", ylim=(0, 1.03))
     axes.set_title(f"What noise leaves of the gain, top {k} of {R}", fontsize=10)
     axes.legend(fontsize=7.5, loc="lower left")
