@@ -106,6 +106,8 @@ def test_the_gap_is_attained():
     gradient, L = np.array([3.0, -1.0]), 2.0
     f = (gradient**2).sum() / (2 * L)
     gap = np.linalg.norm(gradient / 2)
+    assert kept_gradient_gap(1, L, f) == kept_gradient_gap(0, L, 0) == 0
+    assert kept_gradient_gap(0, L, f) == pytest.approx(np.sqrt(2 * L * f))  # all are dropped
     assert gap == pytest.approx(kept_gradient_gap(0.5, L, f, keep=0.5), rel=1e-14)
 
 

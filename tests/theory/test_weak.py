@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from sifting.theory import (
+    decaying_bound,
     gsgd_bound,
+    p_noise_many,
     pl_bound,
     pl_step_size,
     quasar_bound,
@@ -147,20 +149,21 @@ def test_one_step_of_the_envelope_in_exact_expectation(kind, rule):
     assert np.all(phi <= F * (1 + 1e-12) + 1e-25)
 
 
-def run(p, eta, R, K, S, seed, noise=0.0, keep=None):
-    """S runs of GSGD; w at every step in `keep` (P, S, len), or all of them."""
+def run(p, eta, R, K, S, seed, noise=0.0):
+    """S runs of GSGD, one step size for all steps or one for each; w at every step."""
     rng = np.random.default_rng(seed)
     w = np.repeat(p.w0[:, None], S, 1)
     path = [w]
     rows, cols = np.arange(P)[:, None], np.arange(S)
-    for _ in range(K):
+    for k in range(K):
         f, g = p.at(w)
         index = rng.integers(n, size=(P, S, R))
         score = np.take_along_axis(f, index, -1)
         if noise:
             score = score * np.exp(noise * rng.standard_normal(score.shape))
         best = np.take_along_axis(index, score.argmax(-1)[..., None], -1)[..., 0]
-        w = w - eta[:, None] * g[rows, cols, best]
+        step = eta[:, k] if eta.ndim == 2 else eta
+        w = w - step[:, None] * g[rows, cols, best]
         path.append(w)
     return np.stack(path)  # (K + 1, P, S)
 
@@ -264,6 +267,63 @@ def test_no_random_problem_is_above_the_linear_bounds(noise):
             value = p.at(path[k])[0].mean(-1)
             low = value.mean(1) - error * value.std(1, ddof=1)
             assert np.all(low <= pl_bound(k, eta, p.L, pl, F0) * (1 + 1e-9) + 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["phase", "leaky"])
+def test_no_random_problem_is_above_the_bounds_under_noise(kind):
+    # Gaussian noise of the log-losses; p is the exact worst case; 1 000 problems × 16 runs
+    R, K, S = 3, 20, 16
+    p = Neurons(kind, 16)
+    rng = np.random.default_rng(17)
+    sigma = 0.3
+    share = p_noise_many(sigma, R, method="gaussian")
+    eta = rng.choice([0.01, 0.05, 0.2], P) / p.L
+    path = run(p, eta, R, K, S, 18, sigma)
+    F0 = p.prox(p.w0, R)[1]
+    A = 1 + 3 * eta * p.L * (1 - share) + 3 * (eta * p.L) ** 2
+    chance = (1 / A[:, None]) ** np.arange(K)
+    edges = np.cumsum(chance / chance.sum(1, keepdims=True), 1)
+    tau = (rng.random((P, S, 1)) > edges[:, None, :-1]).sum(-1)
+    w = np.take_along_axis(path[:K], tau[None], 0)[0]
+    square = (2 * p.L[:, None] * (w - p.prox(w, R, rounds=40)[0])) ** 2
+    low = square.mean(1) - 4 * square.std(1, ddof=1) / np.sqrt(S)
+    bound = weakly_convex_bound(K, eta, p.L, F0, share=share)
+    assert np.all(low <= bound * (1 + 1e-6) + 1e-9)
+    if kind == "leaky":
+        value = p.at(path[K])[0].mean(-1)
+        low = value.mean(1) - 4 * value.std(1, ddof=1) / np.sqrt(S)
+        pl = leaky_constants(p)[2]
+        assert np.all(low <= pl_bound(K, eta, p.L, pl, F0, share=share) * (1 + 1e-9) + 1e-12)
+
+
+def test_no_random_problem_without_a_fit_is_above_the_bound_of_losses_that_aim():
+    # squares are convex: c = 1, and Δ_R at the minimiser of F, which does not fit the samples
+    R, K, S = 3, 30, 16
+    p = Neurons("squares", 19, misfit=True)
+    best = (p.x * p.y).sum(1) / (p.x**2).sum(1)
+    Delta = p.largest(best, R)
+    assert (Delta > 0.1).sum() > 500
+    eta = np.random.default_rng(20).uniform(0.05, 0.95, P) / p.L
+    for noise in (0.0, 1.0):
+        path = run(p, eta, R, K, S, 21, noise)
+        F = np.stack([p.at(w)[0].mean(-1) for w in path[:K]])
+        for k in (1, 10, K):
+            mean = F[:k].mean(0)
+            low = mean.mean(1) - 4 * mean.std(1, ddof=1) / np.sqrt(S)
+            bound = quasar_bound(k, eta, p.L, np.abs(p.w0 - best), 1.0, c=1, Delta=Delta)
+            assert np.all(low <= bound * (1 + 1e-9) + 1e-12)
+    # GSGD with decaying steps: the bound with ρ = 1, at the weighted mean iterate
+    steps = eta[:, None] / np.sqrt(np.arange(1, K + 1))
+    path = run(p, steps, R, K, S, 22)
+    weights = steps * (1 - steps * p.L[:, None])
+    mean = np.einsum("pk,kps->ps", weights / weights.sum(1, keepdims=True), path[:K])
+    value = p.at(mean)[0].mean(-1)
+    low = value.mean(1) - 4 * value.std(1, ddof=1) / np.sqrt(S)
+    bound = [
+        decaying_bound(s, L, D0, D)[-1]
+        for s, L, D0, D in zip(steps, p.L, np.abs(p.w0 - best), Delta, strict=True)
+    ]
+    assert np.all(low <= np.array(bound) * (1 + 1e-9) + 1e-12)
 
 
 def test_the_ratio_along_the_path_may_stand_for_rho():

@@ -56,7 +56,7 @@ def plot_kept(results: Mapping[str, Comparison], path: str | Path) -> None:
         share.plot(result.steps_C, result.arms["kept"].keep_C, ls=style, color=GREEN, label=name)
     share.set(xscale="log", xlabel="steps K", ylabel="share of the candidates", ylim=(0, 1.03))
     share.set_title("What the rule keeps", fontsize=10)
-    share.legend(fontsize=7, loc="lower right")
+    share.legend(fontsize=7, loc=(0.03, 0.22))
     save(figure, path)
 
 
