@@ -35,7 +35,7 @@ SMALL = {
     "exit": ["--layers", "3", "--width", "8", "--pairs", "500"],
     "rho": ["-R", "2", "9", "1000000", "--draws", "200"],
     "noise": ["--sigma", "0.1", "0.5", "--draws", "1000"],
-    "kept": ["--steps", "40", "--runs", "3", "--dim", "3", "-B", "4"],
+    "kept": ["--steps", "40", "--runs", "3", "--dim", "3", "-B", "4", "--problem", "few"],
     "weakly-convex": ["--steps", "30", "--runs", "2", "-R", "3"],
 }
 
@@ -50,19 +50,19 @@ def test_each_command_prints_a_table_and_writes_its_plot(command, folder, capsys
     assert "<svg" in (folder / "other.svg").read_text()
 
 
-def test_gsgd_says_where_the_bounds_cross(folder, capsys):
+def test_gsgd_says_where_the_bounds_cross(folder, undrawn, capsys):
     assert main(["gsgd", *SMALL["gsgd"], "--sigma", "0.2"]) == 0
     out = capsys.readouterr().out
     for text in ("GSGD, noisy", "bound", "F* = 4.5", "its bound leads SGD's until K", "±"):
         assert text in out
 
 
-def test_gsgd_on_logistic_regression_whose_bound_never_leads(folder, capsys):
+def test_gsgd_on_logistic_regression_whose_bound_never_leads(folder, undrawn, capsys):
     assert main(["gsgd", *SMALL["gsgd"], "--problem", "logistic"]) == 0
     assert "its bound leads SGD's at no K" in capsys.readouterr().out
 
 
-def test_the_same_seed_prints_the_same_table(folder, capsys):
+def test_the_same_seed_prints_the_same_table(folder, undrawn, capsys):
     texts = []
     for seed in ("1", "1", "2"):
         main(["gsgd", *SMALL["gsgd"], "--seed", seed])
@@ -70,14 +70,14 @@ def test_the_same_seed_prints_the_same_table(folder, capsys):
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_rho_shows_where_the_bound_is_not_defined(folder, capsys):
+def test_rho_shows_where_the_bound_is_not_defined(folder, undrawn, capsys):
     main(["rho", *SMALL["rho"]])
     lines = capsys.readouterr().out.splitlines()
     assert any("1.6366" in text and "R < 4 log R" in text for text in lines)
     assert any("1,000,000" in text and " – " in text for text in lines)
 
 
-def test_noise_for_more_candidates_and_for_the_top_k(folder, capsys):
+def test_noise_for_more_candidates_and_for_the_top_k(folder, undrawn, capsys):
     assert main(["noise", "--sigma", "0.1", "0.5", "--draws", "2000", "-R", "8"]) == 0
     out = capsys.readouterr().out
     for text in ("top 1 of 8", "Gaussian, worst", "f lognormal", "σ_max", "wrote theory-noise.png"):
@@ -88,19 +88,19 @@ def test_noise_for_more_candidates_and_for_the_top_k(folder, capsys):
     assert "worst" not in out
 
 
-def test_kept_names_every_problem_and_who_is_ahead(folder, capsys):
-    assert main(["kept", *SMALL["kept"]]) == 0
+def test_kept_names_every_problem_and_who_is_ahead(folder, undrawn, capsys):
+    assert main(["kept", *SMALL["kept"], "--problem", "all"]) == 0
     out = capsys.readouterr().out
     for name in ("squares", "noisy-squares", "few", "logistic", "phase"):
         assert f"{name}: ahead for its gradients" in out
-    options = ["--problem", "few", "-b", "2", "--per-loss", "0.1", "-o", "few.svg"]
+    options = ["-b", "2", "--per-loss", "0.1", "-o", "few.svg"]
     assert main(["kept", *SMALL["kept"], *options]) == 0
     out = capsys.readouterr().out
     assert "logistic" not in out
     assert "few.svg" in out
 
 
-def test_weakly_convex_with_noise(folder, capsys):
+def test_weakly_convex_with_noise(folder, undrawn, capsys):
     assert main(["weakly-convex", *SMALL["weakly-convex"], "--sigma", "0.1"]) == 0
     out = capsys.readouterr().out
     for text in ("E|w − w*|²", "≤ by PL", "least E|∇φ|²", "phase: L = "):
@@ -196,7 +196,7 @@ def test_a_missing_extra_is_named(folder, capsys, monkeypatch):
     assert "pip install 'sifting[theory]'" in capsys.readouterr().err
 
 
-def test_the_top_level_command_reaches_it(folder, capsys):
+def test_the_top_level_command_reaches_it(folder, undrawn, capsys):
     from sifting.cli import main as sift
 
     assert sift(["theory", "rho", *SMALL["rho"]]) == 0

@@ -13,7 +13,7 @@ TEXT = DOC.read_text()
 BLOCKS = re.findall(r"^```(python|console)\n(.*?)^```", TEXT, re.S | re.M)
 
 
-def test_python_and_commands_do_what_the_page_shows(tmp_path, monkeypatch, capsys):
+def test_python_and_commands_do_what_the_page_shows(tmp_path, monkeypatch, undrawn, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
     names: dict = {}

@@ -17,6 +17,7 @@ from sifting.theory.kept import dropped
 from sifting.theory.problems import Batch, Problem
 
 ARMS = ("SGD", "GSGD", "kept")
+_PAIR_211 = np.arange(2)[:, None, None]
 _BLOCK = 32  # steps whose samples are drawn at once; part of what a seed reproduces
 
 
@@ -55,6 +56,9 @@ def walk(
     sums_A3 = np.zeros((A, 3))
     C = steps_C.size
     out = Walk(np.empty((A, plan.S, C)), np.empty((A, C, plan.S, problem.dim)), np.empty((A, C, 3)))
+    # SGD trains on the first b, which are as good as any; GSGD on the b of the largest losses
+    chosen_2Sb = np.broadcast_to(np.arange(plan.b), (2, plan.S, plan.b)).copy()
+    rows_S1 = np.arange(plan.S)[:, None]
     due = {int(k): i for i, k in enumerate(steps_C)}
     for k, (batch, noise) in enumerate(_candidates(problem, plan, K, seed)):
         if progress is not None and k % _BLOCK == 0:
@@ -65,13 +69,13 @@ def walk(
         limit: Floats | float = epsilon_K[k]
         if plan.per_loss is not None:
             limit = np.minimum(limit, plan.per_loss * problem.objective(w_ASD[2]))
-        chosen_2Sb = _picks(score_ASB[1], plan.b)
+        chosen_2Sb[1] = _largest(score_ASB[1], plan.b)
         kept_SB = _kept(score_ASB[2], limit)
-        part = tuple(p[np.arange(plan.S)[:, None], chosen_2Sb] for p in batch)
+        part = tuple(p[rows_S1, chosen_2Sb] for p in batch)
         step_ASD[:2] = problem.gradient(w_ASD[:2, :, None, :], part).sum(2) / plan.b
         all_SBD = problem.gradient(w_ASD[2, :, None, :], batch)
-        step_ASD[2] = np.einsum("sbd,sb->sd", all_SBD, kept_SB / plan.B)
-        trained_2 = np.take_along_axis(loss_ASB[:2], chosen_2Sb, -1).sum((1, 2)) / (plan.S * plan.b)
+        step_ASD[2] = ((kept_SB / plan.B)[:, None, :] @ all_SBD)[:, 0]
+        trained_2 = loss_ASB[_PAIR_211, rows_S1, chosen_2Sb].sum((1, 2)) / (plan.S * plan.b)
         mass_A = weight_AK[:, k] / (plan.S * plan.B)
         sums_A3[:2, 0] += plan.b
         sums_A3[2, 0] += kept_SB.sum() / plan.S
@@ -112,14 +116,12 @@ def _candidates(
                 yield tuple(part[i] for part in drawn), None if noise is None else noise[i]
 
 
-def _picks(score_SB: Floats, b: int) -> NDArray[np.intp]:
-    """Which b of its candidates SGD trains on, the first, and which GSGD: (2, S, b)."""
-    S, B = score_SB.shape
+def _largest(score_SB: Floats, b: int) -> NDArray[np.intp]:
+    """Which b of the candidates have the largest scores, (S, b)."""
     if b == 1:
-        largest_Sb = score_SB.argmax(1)[:, None]
-    else:
-        largest_Sb = np.argpartition(score_SB, B - b, axis=1)[:, B - b :]
-    return np.stack([np.broadcast_to(np.arange(b), (S, b)), largest_Sb])
+        return np.asarray(score_SB.argmax(1)[:, None], np.intp)
+    B = score_SB.shape[1]
+    return np.asarray(np.argpartition(score_SB, B - b, axis=1)[:, B - b :], np.intp)
 
 
 def _kept(score_SB: Floats, epsilon: Floats | float) -> NDArray[np.bool_]:

@@ -15,7 +15,7 @@ from scipy import optimize
 
 from sifting.theory._checks import Floats, floats, nonnegative, positive, whole
 from sifting.theory.problems import Batch, Constants
-from sifting.theory.sphere import on_sphere
+from sifting.theory.sphere import on_sphere, products
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,13 @@ class Neuron:
     def loss(self, w: Floats, batch: Batch) -> Floats:
         """(ψ(xᵀw) - y)²/2."""
         x, y = batch
-        value: Floats = (self._activate(np.einsum("...d,...d->...", x, w))[0] - y) ** 2 / 2
+        value: Floats = (self._activate(products(x, w))[0] - y) ** 2 / 2
         return value
 
     def gradient(self, w: Floats, batch: Batch) -> Floats:
         """(ψ(xᵀw) - y) ψ'(xᵀw) x."""
         x, y = batch
-        value, slope = self._activate(np.einsum("...d,...d->...", x, w))
+        value, slope = self._activate(products(x, w))
         gradient: Floats = ((value - y) * slope)[..., None] * x
         return gradient
 

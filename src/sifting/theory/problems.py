@@ -18,6 +18,7 @@ from sifting.theory._checks import Floats, floats, nonnegative, positive, whole
 from sifting.theory.sphere import (
     largest_residual_square,
     on_sphere,
+    products,
     rho_sphere,
     sphere_coordinate,
 )
@@ -229,7 +230,7 @@ class LeastSquares:
 
     def _residual(self, w: Floats, batch: Batch) -> Floats:
         x, y = batch
-        residual: Floats = np.einsum("...d,...d->...", x, w) - y
+        residual: Floats = products(x, w) - y
         return residual
 
 
@@ -310,7 +311,7 @@ class LogisticRegression:
 
     def _margin(self, w: Floats, batch: Batch) -> Floats:
         x, y = batch
-        margin: Floats = y * np.einsum("...d,...d->...", x, w)
+        margin: Floats = y * products(x, w)
         return margin
 
     def _largest_at_truth(self, R: int) -> float:
