@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import spearmanr
 
-from sifting.measure.meter import Meter, Quality, quality, rank_correlation
+from sifting.measure.meter import Meter
+from sifting.measure.stats import Quality, quality, rank_correlation
 
 CPU = torch.device("cpu")
 

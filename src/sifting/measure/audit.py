@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sifting.measure.meter import Meter, SiftingWarning, quality
+from sifting.measure.meter import Meter
+from sifting.measure.stats import SiftingWarning, quality
 
 DEAR = 0.5  # share of the time that choosing may take before a warning
 SETTLED = 10.0  # seconds of training before the clocks are believed
