@@ -25,7 +25,6 @@ Graph = dict[str, set[str]]
 # this order.
 ORDER = [
     "_version",
-    "files",
     "theory",
     "rng",
     "selection",
