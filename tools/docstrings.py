@@ -24,18 +24,7 @@ class Docstrings(Extension):
 
 
 def fenced(text: str) -> str:
-    """A docstring whose examples are code blocks.
-
-    >>> print(fenced("Adds.\\n\\n>>> 1 + 1\\n2\\n\\nArgs:"))
-    Adds.
-    <BLANKLINE>
-    ```pycon
-    >>> 1 + 1
-    2
-    ```
-    <BLANKLINE>
-    Args:
-    """
+    """A docstring whose examples are code blocks: from `>>>` to the next empty line."""
     lines: list[str] = []
     inside = False
     for line in text.splitlines():
