@@ -36,7 +36,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from transformers import BertConfig, BertForMaskedLM
 
 from sifting import Sifter, __version__
-from sifting.training.run_folder import write_json
+from sifting.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 VOCABULARY = 4000

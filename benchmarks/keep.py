@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sifting.training.run_folder import Run, read_run, write_json
+from sifting.files import write_json
+from sifting.training.run_folder import Run, read_run
 from sifting.verdict import judge
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from sifting.files import write_json
 from sifting.recipes import bert
 from sifting.recipes.text.pairs import IGNORED, Pairs
-from sifting.training.run_folder import RunFolder, read_run, write_json
+from sifting.training.run_folder import RunFolder, read_run
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

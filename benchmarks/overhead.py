@@ -39,7 +39,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForPreTraining
 
 from sifting import Sifter, __version__, cost
-from sifting.training.run_folder import write_json
+from sifting.files import write_json
 
 EXITS = (1, 2, 3, 6, 12)
 RESULTS = Path(__file__).parent / "results"

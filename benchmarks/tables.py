@@ -98,7 +98,9 @@ def verdict(name: str) -> str:
         f"{result['machine']['processor']}, torch {result['versions']['torch']}; load average while it ran: "
         f"median {load['median']:.1f}, at most {load['largest']:.1f}."
     )
-    return f"{table}\n\n**{found['overall']}**\n\n{made}"
+    claim = found["headline"]
+    overall = found["overall"].replace(claim, f"**{claim}**", 1)
+    return f"{table}\n\n{overall}\n\n{made}"
 
 
 def sentences(name: str) -> str:

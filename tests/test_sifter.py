@@ -485,7 +485,7 @@ def test_compiled_models_are_scored_through_the_original(net: Net) -> None:
 def test_default_is_entropy_at_a_tuned_exit_with_exploration(net: Net) -> None:
     sifter = Sifter(net)
     assert isinstance(sifter.exit, TunedExit)
-    assert (sifter.scored_by, sifter.rule.explore) == ("entropy", 0.25)
+    assert (sifter.settings()["score"], sifter.rule.explore) == ("entropy", 0.25)
     assert Sifter(net, exit=1).rule.explore == 0
 
 
@@ -621,3 +621,68 @@ def test_scoring_on_cuda_leaves_the_devices_random_stream_alone(net: Net) -> Non
     assert torch.equal(torch.cuda.get_rng_state(), before)
     assert kept.batch[0].device.type == "cpu"
     assert sifter.stats().seconds_scoring > 0
+
+
+def test_without_classes_the_default_score_is_the_loss() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    sifter = Sifter(model, loss_fn=nn.MSELoss())
+    assert len(sifter.select((torch.randn(8, 4), torch.randn(8, 1))).indices) == 4
+    assert sifter.settings()["score"] == "loss"
+
+
+def test_what_keeps_everything_or_picks_at_random_needs_no_exit() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.weight
+
+    data = [(torch.randn(4, 4), torch.arange(4)) for _ in range(2)]
+    for options in ({"keep": 1.0}, {"policy": "random"}):
+        kept = list(Sifter(Odd(), exit=1, **options)(data))
+        assert [len(y) for _, y in kept] == [4, 4]
+
+
+def test_a_loss_that_is_not_the_one_scored_is_warned_of(net: Net) -> None:
+    def trained(loss_fn: Any) -> None:
+        sifter = Sifter(net, exit=1, score="loss", audit_every=0)
+        for x, y in sifter(candidates(3)):
+            loss_fn(net(x), y).backward()
+
+    trained(nn.CrossEntropyLoss())  # a warning would be an error
+    trained(lambda z, y: 3 * F.cross_entropy(z, y))
+    with pytest.warns(SiftingWarning, match="is not the one that is scored|agrees by"):
+        trained(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0, 1.0, 5.0, 1.0])))
+
+
+def test_what_is_trimmed_has_no_part_in_the_judgement(net: Net) -> None:
+    x, y = torch.randn(40, 8), torch.arange(40) % 5
+    trimmed = Sifter(net, exit="last", score="loss", keep=0.5, trim=0.25, audit_every=1)
+    trimmed.select((x, y))
+    assert trimmed.stats().rho_approx > 1.0  # of those that were not trimmed, the highest
+    assert trimmed.stats().recall == 1.0
+
+
+def test_a_warning_advises_what_would_help_this_sifter(net: Net) -> None:
+    assert "exit='tuned'" not in Sifter(net, exit="last").auditor.remedy
+    assert "exit='tuned'" in Sifter(net, exit=1).auditor.remedy
+    assert "TunedExit" in Sifter(net).auditor.remedy
+
+
+def test_the_objective_is_said_once(net: Net, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="sifting"):
+        sifter = Sifter(net, exit=1, score="loss")
+        for batch in candidates(3):
+            sifter.select(batch)
+    (line,) = [record.message for record in caplog.records if record.name == "sifting"]
+    assert "logits → labels by cross-entropy" in line
+    assert "cross-entropy" in repr(sifter)
+
+
+def test_labels_out_of_range_are_named_on_the_first_batch(net: Net) -> None:
+    x, y = torch.randn(12, 8), torch.arange(12) % 5
+    y[7] = 11
+    with pytest.raises(ValueError, match=r"11"):
+        list(Sifter(net, exit=1, score="entropy")([(x, y)] * 2))

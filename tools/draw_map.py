@@ -25,6 +25,10 @@ Graph = dict[str, set[str]]
 # this order.
 ORDER = [
     "_version",
+    "files",
+    "markdown",
+    "terminal",
+    "log",
     "theory",
     "rng",
     "selection",
@@ -37,6 +41,7 @@ ORDER = [
     "chooser",
     "observer",
     "loader",
+    "compose",
     "sifter",
     "checkpoint",
     "integrations",

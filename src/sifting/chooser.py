@@ -149,6 +149,7 @@ class Chooser:
             found = self.scorer.scores(batch, learn=True) if self.rule.policy.scored else None
             rule = self.rule if found is not None else replace(self.rule, policy=Random())
             scores_B = torch.zeros(size, device=device) if found is None else found
+            self.auditor.by_loss = self.scorer.score == "loss"
             made, choice = self._choose(batch, scores_B, rule, step, count)
         self.meter.counts["selections"] += 1
         if self.auditor.due(self.schedule.keep_at(step)):
@@ -195,12 +196,19 @@ class Chooser:
             found = [piece for pieces in self.together.gather(here) for piece in pieces]
         wrong = [flags for _, flags, _ in found if flags is not None]
         early = [losses for *_, losses in found if losses is not None]
+        exact_B = torch.cat([losses for losses, *_ in found]).float()
+        scores_B = selection.scores.to(exact_B.device)
+        # what was trimmed has no part in the judgement: as a score that was dropped
+        trimmed = math.floor(self.rule.trim * len(scores_B) + 1e-9)
+        if trimmed:
+            highest = scores_B.argsort(descending=True, stable=True)[:trimmed]
+            scores_B = scores_B.index_fill(0, highest, -math.inf)
         self.auditor.judge(
             step=step,
-            scores_B=selection.scores,
-            exact_B=torch.cat([losses for losses, *_ in found]).float(),
+            scores_B=scores_B,
+            exact_B=exact_B,
             wrong_B=torch.cat(wrong) if wrong else None,
-            indices_K=choice.indices_K.to(found[0][0].device),
+            indices_K=choice.indices_K.to(exact_B.device),
             early_B=torch.cat(early) if early else None,
         )
 

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,10 @@ from sifting.chooser import Selection, Step
 from sifting.data import batch as batches
 from sifting.exits.base import Exit, TrainedBatch
 from sifting.exits.scoring import Scorer
-from sifting.measure.audit import Auditor, explored_means
+from sifting.measure.audit import Auditor, explored_means, warn_user
 from sifting.measure.meter import SPAN, Meter
+from sifting.model.agreement import compare_gradients
+from sifting.model.call import logits_of
 
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
 
@@ -48,6 +51,9 @@ class Observer:
         self.current: Step | None = None  # the batch handed out last, or that is being trained
         self._heard = False  # whether its losses were reported
         self._tells_exit = exit.observes and not idle
+        self._compares = not idle  # until what is trained was held against what is scored
+        self._trained: dict[str, Tensor] = {}  # logits of the forward that is compared
+        self._gradients: dict[str, Tensor] = {}  # of the user's loss at them
 
     def hand_out(self, step: Step, batch: Any) -> Step:
         """Take note of a batch that is about to be trained."""
@@ -69,6 +75,24 @@ class Observer:
         if step is not None and step.members is not None and not self._heard:
             self.exit.missed()
         self.exit.end_step()
+        if self._gradients and step is not None:
+            self._compare(step)
+
+    def _compare(self, step: Step) -> None:
+        """Warn where the loss that is trained is not the one that is scored."""
+        plan, batch = self.scorer.plan, _members(step)
+        outputs, gradients = self._trained, self._gradients
+        self._trained, self._gradients = {}, {}
+        if plan is None or batch is None:
+            return
+        weights_B = None if step.selection is None else step.selection.weights
+        found = compare_gradients(
+            plan, outputs, gradients, self.scorer.moved(batch), weights_B=weights_B
+        )
+        if found is not None:
+            self._compares = False
+            if not found.same:
+                warn_user(found.message)
 
     @contextmanager
     def training(self, model: nn.Module, step: Step | None = None) -> Iterator[None]:
@@ -131,6 +155,8 @@ class Observer:
             return
         self.scorer.note_autocast()
         plan, step = self.scorer.plan, self.current
+        if self._compares and plan is not None and step is not None and _members(step) is not None:
+            self._listen(output, step)
         if self._heard or plan is None or step is None:
             return
         members = step.members
@@ -143,6 +169,22 @@ class Observer:
         losses_B = self.scorer.losses(output, members)
         if losses_B is not None and losses_B.shape == (step.size,):
             self.observe(losses_B)
+
+    def _listen(self, output: Any, step: Step) -> None:
+        """Have the gradient of the user's loss noted at the logits, once."""
+        if self._trained:
+            return
+        for name, logits in logits_of(output).items():
+            if logits.requires_grad and len(logits) == step.size:
+                self._trained[name] = logits.detach()
+                logits.register_hook(partial(self._gradients.__setitem__, name))  # type: ignore[no-untyped-call]
+
+
+def _members(step: Step) -> Any:
+    """The batch of a step, where it is known."""
+    if step.members is not None:
+        return step.members
+    return None if step.selection is None else step.selection.batch
 
 
 class Listener:

@@ -17,23 +17,21 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sifting.chooser import Chooser, Selection
-from sifting.data import batch as batches
+from sifting.compose import group_of, join_ranks, make_rule, make_scorer
 from sifting.data.joining import Pad
+from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_exit
 from sifting.exits.base import Exit, Setting
-from sifting.exits.scoring import Scorer
 from sifting.loader import Cursor, SiftedLoader
 from sifting.measure.audit import Auditor, warn_user
 from sifting.measure.meter import Meter, Stats, reduced
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call, Forward, GetLabels, Ids
-from sifting.model.objective import PerSampleLoss, Score
+from sifting.model.objective import Score
 from sifting.observer import Observer
-from sifting.parallel.detect import data_parallel, in_use
+from sifting.parallel.detect import in_use
 from sifting.parallel.ranks import Ranks
-from sifting.selection import scores
-from sifting.selection.choice import Rule
-from sifting.selection.policies import Policy, Proportional, find_policy
+from sifting.selection.policies import Policy
 from sifting.selection.schedule import Schedule
 
 VERSION = 2  # of a state
@@ -81,6 +79,9 @@ class Sifter:
         ids: key or position, in a batch, of the samples' numbers in the data set, or a function of
             the batch; for exits with memory. The sifter calls the model without them; so should
             your step.
+        batch_size: how many samples a batch holds, where it cannot be told: a number, the key of the
+            member that has one entry a sample, or a function of the batch.
+        take: `take(batch, indices) -> batch`, where a batch cannot be divided member by member.
         stack: dotted path of the list of blocks, where it cannot be told.
         score_batch_size: candidates scored at a time; all at once by default.
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
@@ -120,6 +121,8 @@ class Sifter:
         forward: Forward | None = None,
         labels: GetLabels | None = None,
         ids: Ids | None = None,
+        batch_size: BatchSize | None = None,
+        take: Take | None = None,
         stack: str | None = None,
         score_batch_size: int | None = None,
         nonfinite: Literal["raise", "drop"] = "raise",
@@ -132,55 +135,43 @@ class Sifter:
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
-        _check(model, score, score_batch_size)
         for name, value, known in (
             ("nonfinite", nonfinite, ("raise", "drop")),
-            ("scope", scope, ("rank", "global")),
             ("draws", draws, ("samples", "batch")),
             ("epoch", epoch, ("steps", "pass")),
         ):
             if value not in known:
                 raise ValueError(f"{name}={value!r}: choose {known[0]!r} or {known[1]!r}")
-        self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
         self.model, self.exit = model, make_exit(exit)
+        self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
         self.schedule = Schedule(keep, warmup_steps, stop_step, every)
-        chosen = find_policy(policy)
-        if explore is None:
-            # "proportional" corrects for its own choice, and needs no insurance
-            explore = 0.0 if isinstance(chosen, Proportional) else self.exit.default_explore
-        self.rule = Rule(chosen, trim, explore)
-        if not callable(keep) and trim + keep > 1:
-            raise ValueError(
-                f"trim={trim} and keep={keep} add up to more than all candidates: lower one of them"
-            )
-        self.scored_by = self.exit.default_score if score is None else score
-        self.meter = Meter()
+        self.rule = make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
+        scored = self.rule.policy.scored and keep != 1.0
+        self.meter, self.cursor = Meter(), Cursor()
         self.auditor = Auditor(
             self.meter,
             every=audit_every,
             log=audit_log,
-            by_loss=self.scored_by == "loss",
-            silent=not chosen.scored,
+            silent=not scored,
+            remedy=self.exit.remedy,
+            cheaper=self.exit.cheaper,
         )
-        self.cursor = Cursor()
-        self._scorer = Scorer(
+        self._scorer = make_scorer(
             model,
             self.exit,
-            score=self.scored_by,
-            call=Call(forward, labels, ids=ids),
-            loss_fn=None if loss_fn is None else PerSampleLoss(loss_fn),
+            score=score,
+            call=Call(forward, labels, ids=ids, batch_size=batch_size, take=take),
+            loss_fn=loss_fn,
             losses=losses,
             batch_size=score_batch_size,
-            idle=not chosen.scored,
+            idle=not scored,
         )
-        if chosen.scored:
-            self.exit.suits(Setting(self.scored_by, scope, self._scorer.call, trim))
+        if scored:  # what keeps everything, or chooses at random, needs no exit
+            self.exit.suits(Setting(self._scorer.score, scope, self._scorer.call, trim))
             self.exit.bind(self._scorer.model, stack)
         self._generator = torch.Generator().manual_seed(seed)
-        self._group = group
-        self.ranks = self._scorer.ranks = self._find_ranks(scope)
-        if self.ranks is not None:
-            self._join(self.ranks, scope, seed)
+        settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
+        self.ranks = join_ranks(self._scorer, self.auditor, scope, group, settings)
         self.chooser = Chooser(
             self._scorer,
             rule=self.rule,
@@ -197,33 +188,8 @@ class Sifter:
             meter=self.meter,
             auditor=self.auditor,
             trims=trim > 0,
-            idle=not chosen.scored or keep == 1.0,
+            idle=not scored,
         )
-
-    def _find_ranks(self, scope: str) -> Ranks | None:
-        """The ranks that scoring has to stay in step with; None where it has to with none."""
-        wrapper = data_parallel(self.model)
-        if self._group is None and wrapper is not None:
-            self._group = wrapper.process_group
-        learns = self.exit.learns and wrapper is not None
-        if scope == "global" or (in_use() and (self._scorer.sharded or learns)):
-            return Ranks(lambda: self.device, self._group)
-        return None
-
-    def _join(self, ranks: Ranks, scope: str, seed: int) -> None:
-        if self._scorer.sharded and self.rule.policy.scored and not self.exit.shardable:
-            raise ValueError(
-                f"{self.exit!r} leaves the model's forward in the middle, which sharded parameters do not "
-                "survive (fully_shard gathers and frees them around it): choose exit=k, exit='last' or a "
-                "TunedExit at a block of the stack, or train with DDP"
-            )
-        if self.exit.learns:
-            self.exit.join(ranks)
-        if scope != "global":
-            return
-        ranks.agree({"seed": seed, **self.settings(), "audit_every": self.auditor.every})
-        if ranks.rank > 0:  # all ranks judge the same choice: one of them tells
-            self.auditor.silent, self.auditor.log = True, None
 
     def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
         """Wrap a loader as it is; iterating gives the batches to train on, of its batch size."""
@@ -233,13 +199,13 @@ class Sifter:
         plan = self._scorer.plan
         objective = "found on the first batch" if plan is None else str(plan)
         return (
-            f"Sifter(exit={self.exit!r}, score={self.scored_by!r}, {self.schedule}, {self.rule},\n"
+            f"Sifter(exit={self.exit!r}, score={self._scorer.score!r}, {self.schedule}, {self.rule},\n"
             f"       objective: {objective})"
         )
 
     def settings(self) -> dict[str, Any]:
         """What is selected by, in plain values: for logs, and for ranks to compare."""
-        keep, score, schedule = self.schedule.keep, self.scored_by, self.schedule
+        keep, score, schedule = self.schedule.keep, self._scorer.score, self.schedule
         return {
             "exit": repr(self.exit),
             "score": getattr(score, "__name__", "a function") if callable(score) else score,
@@ -280,7 +246,7 @@ class Sifter:
         """The score of every sample in a batch. Nothing is counted, and no exit learns from it."""
         scores_B = self._scorer.scores(batch, learn=False)
         if scores_B is None:
-            return torch.zeros(batches.batch_size(batch), device=self.device)
+            return torch.zeros(self.chooser.samples.size(batch), device=self.device)
         return scores_B
 
     def select(self, batch: Any) -> Selection:
@@ -288,13 +254,15 @@ class Sifter:
 
         For loops that do not iterate over `sifter(loader)`; it counts as a step.
         """
-        size = batches.batch_size(batch)
+        size = self.chooser.samples.size(batch)
         if size < 2:
             raise ValueError(
                 f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
                 "times the batch you train on"
             )
         self.observer.end_step()
+        if not self.meter.counts["steps"]:
+            self.chooser.check(batch)
         step = self.chooser(batch, size)
         assert step.selection is not None
         counts = self.meter.counts
@@ -322,7 +290,7 @@ class Sifter:
         own = self.meter.stats()
         if not reduce or not in_use():
             return own
-        ranks = self.ranks or Ranks(lambda: self.device, self._group)
+        ranks = self.ranks or Ranks(lambda: self.device, group_of(self.model))
         return reduced(ranks.gather((own, self.meter.explored_means)))
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
@@ -376,20 +344,3 @@ class Sifter:
     def scoring(self) -> bool:
         """Whether the forward under way is one of the sifter's: for users' own hooks."""
         return self._scorer.active
-
-
-def _check(model: object, score: object, score_batch_size: object) -> None:
-    """Raise for arguments that nothing else would refuse."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    if score is not None and not callable(score) and score not in scores.BY_NAME:
-        raise ValueError(
-            f"score={score!r} is unknown: choose one of {', '.join(scores.BY_NAME)}, or pass a "
-            "function (logits, labels) -> scores"
-        )
-    if score_batch_size is not None and (
-        not isinstance(score_batch_size, int) or score_batch_size < 1
-    ):
-        raise ValueError(
-            f"score_batch_size={score_batch_size!r}: give a whole number from 1, or None for all"
-        )

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from sifting import cost
-from sifting.cli import cost as costs_cli
 from sifting.cli import main as cli
 from sifting.parallel.ranks import Share
 
@@ -58,7 +57,7 @@ def test_moved_samples_are_what_chance_moves():
             kept = torch.randperm(total, generator=generator)[: int(keep * total)].sort().values
             shares = [Share(rank, (candidates,) * devices, kept) for rank in range(devices)]
             moved.append(sum(sum(share.sent) - share.sent[share.rank] for share in shares))
-        estimate = costs_cli.moved_samples(candidates, keep, devices)
+        estimate = cost.moved_samples(candidates, keep, devices)
         assert sum(moved) / len(moved) == pytest.approx(estimate, rel=0.1)
 
 
@@ -78,7 +77,7 @@ def test_shapes_are_read_from_configs_as_transformers_writes_them(make, tmp_path
     config.architectures = [make]
     config.save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    shape = costs_cli.shape_of(saved, length=config.max_position_embeddings)
+    shape = cost.shape_of(saved, length=config.max_position_embeddings)
     with torch.device("meta"):
         model = model_class(config)
     untied = config.tie_word_embeddings is False

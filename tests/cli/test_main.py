@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from typing import Any
 
 import pytest
@@ -39,3 +40,14 @@ def test_a_missing_extra_is_named(
         in capsys.readouterr().err
     )
     assert builtins.__import__ is not fails
+
+
+def test_an_extra_that_is_missed_only_on_the_way_is_named_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "numpy", None)  # as if it were not installed
+    for name in [name for name in sys.modules if name.startswith("sifting.recipes")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert cli.main(["train", "bert", "smoke", "--out", "x"]) == 2
+    said = capsys.readouterr().err
+    assert "sift train needs numpy, which is not installed: pip install 'sifting[recipes]'" in said

@@ -16,12 +16,14 @@ import torch
 from rich.console import Console
 
 from sifting.cli import main as sift
-from sifting.compare.calibration import OPERATIONS
 from sifting.compare.live import Board
-from sifting.compare.turns import Cell
+from sifting.compare.turns import PlannedRun
+from sifting.measure.clocks import OPERATIONS
 from sifting.recipes import resnet
+from sifting.training.locks import locked
 from sifting.training.recipe import train
 from sifting.training.run_folder import RunFolder, read_run
+from tests.helpers import problems
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
@@ -36,8 +38,9 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sifting.compare.calibration.FIRST", 1)
 
 
-def run(out: Path, *options: str, target: str = OWN, budget: str = "24u") -> int:
-    return sift.main(["compare", target, "--out", str(out), "--budget", budget, *FAST, *options])
+def run(out: Path, *options: str, workload: str = OWN, budget: str = "24u") -> int:
+    where = ["--out", str(out), "--budget", budget, "--keep-finished"]
+    return sift.main(["compare", *workload.split(), *where, *FAST, *options])
 
 
 def weights(path: Path) -> dict[str, Any]:
@@ -59,7 +62,7 @@ def figures(path: Path) -> list[Any]:
     ]
 
 
-def record(out: Path) -> Any:
+def manifest(out: Path) -> Any:
     return json.loads((out / "comparison.json").read_text())
 
 
@@ -69,7 +72,7 @@ def test_a_users_own_problem_and_selectors_from_end_to_end(
     arms = ["sift", "tests.helpers.problems:half", "tests.helpers.problems:selector"]
     assert run(tmp_path, "--arms", *arms, "--seeds", "0", "1") == 0
     shown = capsys.readouterr().out
-    found = record(tmp_path)
+    found = manifest(tmp_path)
     assert list(found["arms"]) == ["baseline", "random", *arms]
     for arm, row in found["arms"].items():
         assert set(row["table"]) == set(OPERATIONS)
@@ -102,7 +105,7 @@ def test_runs_in_turns_equal_runs_of_their_own(tmp_path: Path) -> None:
     own = {"evaluations": 2, "audit_every": 3, "batch": 20, "side": 8, "seed": 3}
     options = ["--evaluations", "2", "--audit-every", "3", "--batch", "20", "--side", "8"]
     options += ["--arms", "tuned", "--no-control", "--seeds", "3", "--turn", "3"]
-    assert run(tmp_path / "all", *options, target="resnet", budget="8u") == 0
+    assert run(tmp_path / "all", *options, workload="resnet smoke", budget="8u") == 0
     for arm in ("baseline", "tuned"):
         config = replace(resnet.PRESETS["smoke"], arm=arm, updates=8, **own)
         train(resnet.RECIPE, config, tmp_path / arm)
@@ -135,7 +138,7 @@ def one_cycle(updates: int) -> list[float]:
 def test_a_time_budget_is_spent_by_every_arm_and_its_schedule_ends_with_it(tmp_path: Path) -> None:
     options = ["--arms", "sift-last", "--seeds", "0", "--warmup", "0.1"]
     assert run(tmp_path, *options, budget="baseline:60u") == 0
-    found = record(tmp_path)
+    found = manifest(tmp_path)
     assert found["budget"]["kind"] == "seconds"
     assert found["arms"]["baseline"]["updates"] == 60
     for arm, row in found["arms"].items():
@@ -154,7 +157,7 @@ def test_a_time_budget_is_spent_by_every_arm_and_its_schedule_ends_with_it(tmp_p
 def test_samples_are_a_budget_too(tmp_path: Path) -> None:
     options = ["--arms", "sift", "--seeds", "0", "--accumulate", "2", "--no-control"]
     assert run(tmp_path, *options, budget="330n") == 0
-    found = record(tmp_path)
+    found = manifest(tmp_path)
     assert {arm: row["updates"] for arm, row in found["arms"].items()} == {
         "baseline": 10,
         "sift": 10,
@@ -178,13 +181,13 @@ def test_an_arm_may_have_settings_of_its_own(tmp_path: Path) -> None:
 
 def test_finished_cells_are_skipped_and_seeds_and_arms_may_be_added(tmp_path: Path) -> None:
     assert run(tmp_path, "--arms", "sift", "--seeds", "0") == 0
-    first = record(tmp_path)
+    first = manifest(tmp_path)
     times = {p: p.stat().st_mtime_ns for p in tmp_path.glob("*/seed-0/run.json")}
     assert len(times) == 3
     assert run(tmp_path, "--arms", "sift", "--seeds", "0", "1") == 0
-    assert record(tmp_path) == first  # not measured again
+    assert manifest(tmp_path) == first  # not measured again
     assert run(tmp_path, "--arms", "sift", "tuned", "--seeds", "0", "1") == 0
-    added = record(tmp_path)
+    added = manifest(tmp_path)
     assert {arm: added["arms"][arm] for arm in first["arms"]} == first["arms"]
     assert added["arms"]["tuned"]["table"]["forward"] == first["arms"]["sift"]["table"]["forward"]
     assert added["calibrations"][1]["arms"] == ["tuned"]
@@ -220,6 +223,61 @@ def test_an_arm_that_diverges_is_marked_and_the_rest_goes_on(
     assert "sift, seed 0" not in capsys.readouterr().out
 
 
+def test_an_arm_that_diverges_in_the_calibration_costs_that_arm_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--arms", "sift", "--seeds", "0", "--no-control"]
+    assert run(tmp_path / "arm", *options, "--set", "sift:blow=1") == 0
+    shown = capsys.readouterr().out
+    assert "arm 'sift' diverged while it was measured, and will in its runs" in shown
+    assert read_run(tmp_path / "arm" / "sift" / "seed-0").status == "failed"
+    assert read_run(tmp_path / "arm" / "baseline" / "seed-0").status == "finished"
+    assert run(tmp_path / "all", *options, "--set", "baseline:blow=1") == 2
+    assert "arm 'baseline' cannot be trained: its loss is not finite" in capsys.readouterr().err
+    assert not (tmp_path / "all").exists()
+
+
+def test_the_time_of_all_runs_may_be_given_and_is_told_beforehand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["compare", OWN, "--out", str(tmp_path), "--total", "4s", *FAST]
+    command += ["--arms", "sift", "--seeds", "0", "1", "--no-control"]
+    assert sift.main(command) == 0
+    found = manifest(tmp_path)
+    assert found["asked"] == "total:4s"
+    runs = 2 * sum(row["seconds"] for row in found["arms"].values())
+    assert 0.7 * 4 < runs + 2 * 2 * 4 * found["evaluation"] <= 4
+    shown = capsys.readouterr().out
+    assert "4 runs, about 0:04 in all by the table above, up to " in shown
+    assert "GB of checkpoints at a time" in shown
+    # of runs that have finished, nothing but the log is needed any more
+    assert not list(tmp_path.glob("*/seed-*/checkpoints/*"))
+    assert len(list(tmp_path.glob("*/seed-*/summary.json"))) == 4
+    assert sift.main(command) == 0
+    assert "all 4 runs are over" in capsys.readouterr().out
+
+
+def test_a_second_comparison_in_a_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with locked(tmp_path):
+        assert run(tmp_path, "--arms", "sift", "--seeds", "0") == 2
+    assert f"is in use by process {os.getpid()} on " in capsys.readouterr().err
+
+
+def test_names_are_shown_as_they_are_and_a_constant_learning_rate_is_remarked_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arm = "tests.helpers.problems:tent"  # ":tent:" would be an emoji
+    monkeypatch.setattr(problems, "tent", problems.half, raising=False)
+    options = ["--arms", arm, "--seeds", "0", "--no-control"]
+    assert run(tmp_path, *options, workload="tests.helpers.problems:constant") == 0
+    shown = capsys.readouterr().out
+    assert f"{arm}, seed 0: finished" in shown
+    assert f"{arm}: cannot be judged" in shown
+    assert "the learning rate is constant (the Problem has no schedule)" in shown
+
+
 def test_without_a_baseline_that_converged_nothing_is_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,7 +290,7 @@ def test_without_a_baseline_that_converged_nothing_is_judged(
 def test_the_board_shows_a_line_for_each_arm(tmp_path: Path) -> None:
     table = {"forward": 1.0}
     cells = [
-        Cell(replace(resnet.PRESETS["smoke"], arm=arm), tmp_path / arm, 10, 20.0, {}, table)
+        PlannedRun(replace(resnet.PRESETS["smoke"], arm=arm), tmp_path / arm, 10, 20.0, {}, table)
         for arm in ("baseline", "sift")
     ]
     screen = io.StringIO()
@@ -246,16 +304,16 @@ def test_the_board_shows_a_line_for_each_arm(tmp_path: Path) -> None:
         board.ended(cells[1], "failed")
     lines = [line.split() for line in screen.getvalue().splitlines()]
     assert ["baseline", "0", "5/10", "2.000", "50.00%", "1.25", "25%"] in lines
-    assert "sift, seed 0: diverged, accuracy 0.5000; 2 of 2 cells, left 0:00" in screen.getvalue()
+    assert "sift, seed 0: diverged, accuracy 0.5000; 2 of 2 runs, left 0:00" in screen.getvalue()
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["alexnet"], "target='alexnet' is unknown: choose a recipe (bert, gpt, resnet)"),
+        (["alexnet"], "workload='alexnet' is unknown: choose a recipe (bert, gpt, resnet)"),
         (["no_such_module:build"], "'no_such_module' cannot be imported"),
-        (["tests.helpers.problems:absent"], "has no function 'absent'"),
-        (["tests.helpers.problems:number"], "has no function 'number'"),
+        (["tests.helpers.problems:absent"], "is not there"),
+        (["tests.helpers.problems:number"], "is a int, and must be a function or a Recipe"),
         (
             ["tests.helpers.problems:nothing"],
             "returned a str, not a sifting Problem",
@@ -284,12 +342,16 @@ def test_the_board_shows_a_line_for_each_arm(tmp_path: Path) -> None:
         ([OWN, "--set", "sift:lr"], "write ARM:key=value"),
         ([OWN, "--set", "sieve:lr=1"], "without 'sieve'"),
         ([OWN, "--set", "clop=1"], "raised TypeError"),
-        (["resnet", "--set", "clop=1"], "there is no such setting"),
-        (["resnet", "--set", "max_lr=high"], "give a float, like 0.01"),
+        (["resnet", "smoke", "--set", "clop=1"], "there is no such setting"),
+        (["resnet", "smoke", "--set", "max_lr=high"], "give a float, like 0.01"),
         ([OWN, "--seed", "3"], "--seed is for single runs: here it is --seeds"),
         ([OWN, "--batch", "3"], "here it is the Problem's own batch"),
         ([OWN, "--turn", "0"], "turn=0"),
-        (["resnet", "--data", "/no/such/data"], "cannot read pictures from"),
+        (["resnet"], "name a preset after `sift compare resnet`: paper, small, smoke"),
+        ([OWN, "--total", "2h"], "one of them"),
+        ([OWN, "--budget", "total:9u"], "give the time of all runs together, e.g. 2h"),
+        (["tests.helpers.problems:deaf"], "batches(32) gave 16 samples in its first batch"),
+        (["resnet", "smoke", "--data", "/no/such/data"], "cannot read images from"),
     ],
 )
 def test_mistakes_are_named_before_anything_runs(
@@ -342,9 +404,9 @@ def assert_ends_alike(whole: Path, out: Path) -> None:
 def test_a_killed_comparison_ends_like_one_that_is_not(whole: Path, tmp_path: Path) -> None:
     # the table of the other, since what is charged goes into the log
     (tmp_path / "comparison.json").write_text((whole / "comparison.json").read_text())
-    here = Path(__file__).parents[1]
-    path = os.pathsep.join([str(here), str(here.parent), *filter(None, sys.path)])
-    command = ["compare", OWN, "--out", str(tmp_path), "--budget", "24u", *FAST, *TWO]
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
+    command = ["compare", OWN, "--out", str(tmp_path), "--budget", "24u", "--keep-finished"]
+    command += [*FAST, *TWO]
     process = subprocess.Popen(
         [sys.executable, "-m", "sifting.cli.main", *command],
         env={**os.environ, "PYTHONPATH": path, "COMPARE_PAUSE": "0.3"},
@@ -380,13 +442,13 @@ def test_a_comparison_that_is_asked_to_stop_saves_all_and_ends_like_one_that_is_
 ) -> None:
     (tmp_path / "comparison.json").write_text((whole / "comparison.json").read_text())
 
-    def watch(board: Board, cell: Cell, record: Any) -> None:
-        if cell.config.arm == "tuned" and record["step"] == at:
+    def watch(board: Board, run: PlannedRun, record: Any) -> None:
+        if run.config.arm == "tuned" and record["step"] == at:
             os.kill(os.getpid(), number)
 
     with monkeypatch.context() as patch:
         patch.setattr(Board, "watch", watch)
-        assert run(tmp_path, *TWO) == 130
+        assert run(tmp_path, *TWO) == 128 + number
     assert f"stopped by {number.name}; the same command goes on" in capsys.readouterr().err
     for arm, step in steps.items():
         stopped = read_run(tmp_path / arm / "seed-0")

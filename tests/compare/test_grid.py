@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sifting.cli import main as sift
-from sifting.compare.grid import Pictured
+from sifting.compare.grid import ImageSource
 from sifting.compare.tables import Entry, GridTable
 from sifting.training.run_folder import Run, read_run
 
@@ -114,7 +114,7 @@ def test_the_best_of_each_column_is_bold_if_all_its_runs_converged() -> None:
         "**title**",
         "",
         "| max_lr | Baseline | `mine:half` |",
-        "| --- | --- | --- |",
+        "|---|---|---|",
         "| 0.01 | 50.00 ± 0.00 | 90.00 ± 0.00 (2 of 3) |",
         "| 0.1 | **60.00 ± 0.00** | **40.00 ± 0.00** |",
         "",
@@ -128,10 +128,10 @@ def test_the_best_of_each_column_is_bold_if_all_its_runs_converged() -> None:
         (["--max-lrs", "0.1", "0.1"], "max_lrs=(0.1, 0.1): give at least one, each once"),
         (["--max-lrs", "-1"], "give numbers above 0"),
         (["--max-lrs", "0.01", "0.010000001"], "two would be written to one folder"),
-        (["--datasets", "digits@big"], "after the @ give the pictures' side"),
+        (["--datasets", "digits@big"], "after the @ give the images' side"),
         (["--datasets", "a/digits", "b/digits"], "two would be written to one folder"),
         (["--max-lr", "0.1"], "--max-lr is for single runs: here it is --max-lrs"),
-        (["--data", "/no/such/data"], "cannot read pictures from '/no/such/data'"),
+        (["--data", "/no/such/data"], "cannot read images from '/no/such/data'"),
     ],
 )
 def test_mistakes_are_named(
@@ -160,9 +160,9 @@ def test_the_papers_data_sets_are_the_papers_presets(tmp_path: Path) -> None:
     from sifting.cli.grid import parse
 
     found = parse(["resnet", "paper", "--out", str(tmp_path)])
-    assert found.datasets == (Pictured("uoft-cs/cifar100", 32), Pictured("ethz/food101", 224))
+    assert found.datasets == (ImageSource("uoft-cs/cifar100", 32), ImageSource("ethz/food101", 224))
     assert found.max_lrs == (5e-2, 1e-2, 5e-3, 1e-3)
     assert [data.title for data in found.datasets] == ["CIFAR-100", "Food-101"]
     assert parse(["resnet", "paper", "--out", "x", "--data", "mine"]).datasets == (
-        Pictured("mine", 32),
+        ImageSource("mine", 32),
     )

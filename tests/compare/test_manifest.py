@@ -7,9 +7,9 @@ import pytest
 
 from sifting.compare.budget import Work, parse_budget
 from sifting.compare.calibration import Calibration, Reading, _doubt, _tables
-from sifting.compare.manifest import Record, make_record, read_record
+from sifting.compare.manifest import Manifest, make_manifest, read_manifest
 from sifting.selection.schedule import Schedule
-from sifting.training.recipe import Common
+from sifting.training.config import RunConfig
 from sifting.training.run_folder import RunError
 
 FAST = {"data": 0.001, "scoring": 0.0, "auditing": 0.0}
@@ -36,13 +36,13 @@ def found(*arms: str, slower: float = 1.0) -> Calibration:
     )
 
 
-def made(budget: str, *arms: str, slower: float = 1.0, old: Record | None = None) -> Record:
+def made(budget: str, *arms: str, slower: float = 1.0, old: Manifest | None = None) -> Manifest:
     arms = arms or tuple(TABLES)
-    return make_record(
-        target="mine:build",
+    return make_manifest(
+        workload="mine:build",
         asked=budget,
         budget=parse_budget(budget),
-        configs={arm: Common(arm=arm) for arm in arms},
+        configs={arm: RunConfig(arm=arm) for arm in arms},
         found=found(*arms, slower=slower),
         old=old,
     )
@@ -50,9 +50,9 @@ def made(budget: str, *arms: str, slower: float = 1.0, old: Record | None = None
 
 @pytest.mark.parametrize("budget", ["baseline:1000u", "352s"])
 def test_equal_time_is_fewer_updates_for_those_who_score(budget: str) -> None:
-    record = made(budget)
-    assert record.budget == {"kind": "seconds", "amount": pytest.approx(352.0)}
-    updates = {arm: row.updates for arm, row in record.arms.items()}
+    manifest = made(budget)
+    assert manifest.budget == {"kind": "seconds", "amount": pytest.approx(352.0)}
+    updates = {arm: row.updates for arm, row in manifest.arms.items()}
     # an update is 0.32 s; loading 32 or 64 ms; scoring 50 or 200 ms; an audit in 50 is 4 ms each
     assert updates == {
         "baseline": 1000,
@@ -60,7 +60,7 @@ def test_equal_time_is_fewer_updates_for_those_who_score(budget: str) -> None:
         "sift": pytest.approx(352 / 0.438, abs=1),
         "sift-last": pytest.approx(352 / 0.588, abs=1),
     }
-    assert all(351.3 < row.seconds <= 352.0001 for row in record.arms.values())
+    assert all(351.3 < row.seconds <= 352.0001 for row in manifest.arms.values())
 
 
 def test_equal_updates_and_equal_samples_are_equal_for_all() -> None:
@@ -79,26 +79,31 @@ def test_an_arm_that_is_added_is_measured_in_the_seconds_of_then() -> None:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    assert read_record(tmp_path) is None
-    record = made("1000u")
-    record.write(tmp_path)
-    again = read_record(tmp_path)
+    assert read_manifest(tmp_path) is None
+    manifest = made("1000u")
+    manifest.write(tmp_path)
+    again = read_manifest(tmp_path)
     assert again is not None
-    assert again == record
+    assert again == manifest
     again.check(
-        tmp_path, target="mine:build", asked="1000u", configs={"sift": Common(arm="sift", seed=5)}
+        tmp_path,
+        workload="mine:build",
+        asked="1000u",
+        configs={"sift": RunConfig(arm="sift", seed=5)},
     )
-    with pytest.raises(RunError, match=r"sift: audit_every 50 → 9; target 'mine:build' → 'other'"):
+    with pytest.raises(
+        RunError, match=r"sift: audit_every 50 → 9; workload 'mine:build' → 'other'"
+    ):
         again.check(
             tmp_path,
-            target="other",
+            workload="other",
             asked="1000u",
-            configs={"sift": Common(arm="sift", audit_every=9)},
+            configs={"sift": RunConfig(arm="sift", audit_every=9)},
         )
     text = (tmp_path / "comparison.json").read_text().replace('"format": 1', '"format": 2')
     (tmp_path / "comparison.json").write_text(text)
     with pytest.raises(RunError, match="has format 2; this release reads 1"):
-        read_record(tmp_path)
+        read_manifest(tmp_path)
 
 
 def test_the_same_work_has_one_price_and_other_work_its_own() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter
+from sifting.cli import main as sift
 from sifting.training.engine import Engine
 from sifting.training.problem import Pace, Task
-from sifting.training.recipe import train
 from sifting.training.run_folder import RunFolder, read_run
 from tests.helpers.pages import DOCS, importable, module, titled_blocks, write_blocks
 
@@ -65,7 +65,7 @@ def test_what_the_page_says_of_exits_is_the_whole_protocol() -> None:
 
     text = PAGE.read_text(encoding="utf-8")
     public = {name for name in vars(Exit) if not name.startswith("_")}
-    assert [name for name in sorted(public) if f"`{name}" not in text] == []
+    assert [name for name in sorted(public) if not re.search(rf"`{name}\b", text)] == []
 
 
 def test_score(folder: Path) -> None:
@@ -112,8 +112,8 @@ def test_exit_learns(folder: Path) -> None:
     probe = module("probe").Probe("1")
     model = make_model()
     sifter = Sifter(model, exit=probe, audit_every=0)
-    assert sifter.scored_by == "loss"
-    assert sifter.rule.explore == 0.25
+    assert sifter.settings()["score"] == "loss"
+    assert sifter.settings()["explore"] == 0.25
     everything = tuple(make_data()[:])
     before = sifter.score(everything).mean()
     weights = [p.clone() for p in model.parameters()]
@@ -153,20 +153,34 @@ def test_exit_on_two_ranks_is_averaged_and_resumes(folder: Path) -> None:
 
 @pytest.mark.parametrize("arm", ["baseline", "sift"])
 @pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
-def test_recipe(folder: Path, arm: str) -> None:
-    recipe = module("rings").RECIPE
-    config = replace(recipe.presets["small"], arm=arm, updates=150, evaluations=2)
-    assert train(recipe, config, folder / "run") == "finished"
-    run = read_run(folder / "run")
+def test_recipe(folder: Path, arm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    words = re.findall(r"^sift (train rings:RECIPE .*)$", PAGE.read_text("utf-8"), re.M)[0].split()
+    words[words.index("sift")] = arm
+    assert sift.main([*words, "--updates", "150", "--evaluations", "2"]) == 0
+    run = read_run(Path("runs/rings"))
     assert run.config["recipe"] == "rings"
     assert run.config["noise"] == 0.2
     assert run.summary is not None
     if arm == "baseline":
         assert run.summary["final"]["accuracy"] > 0.6  # a third by chance
     last = [record for record in run.metrics if record["kind"] == "train"][-1]
-    drawn = 1 if arm == "baseline" else 2
-    assert last["candidates_seen"] == drawn * last["samples_trained"] == drawn * 150 * config.batch
-    assert recipe.updates(recipe.presets["small"], recipe.read(recipe.presets["small"])) == 384
+    assert last["samples_trained"] == 150 * run.config["batch"]
+    assert last["candidates_seen"] == (1 if arm == "baseline" else 2) * last["samples_trained"]
+    recipe = module("rings").RECIPE
+    small = recipe.presets["small"]
+    assert recipe.updates(small, recipe.read(small)) == 384
+
+
+@pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
+def test_recipe_is_compared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("FIRST", 1), ("FEWEST", 2), ("MOST", 2)):
+        monkeypatch.setattr(f"sifting.compare.calibration.{name}", value)
+    monkeypatch.chdir(folder)
+    words = re.findall(r"^sift (compare rings:.*)$", PAGE.read_text("utf-8"), re.M)[0].split()
+    words[words.index("baseline:300u")] = "baseline:24u"  # as on the page, but short
+    assert sift.main([*words, "--evaluations", "2"]) == 0
+    assert Path("runs/compare/comparison.json").exists()
 
 
 def make_trainer(name: str, cls: str, **sift: Any) -> Any:

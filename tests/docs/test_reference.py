@@ -16,7 +16,9 @@ from tools.docstrings import Docstrings, fenced
 
 REFERENCE = DOCS / "reference"
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in sorted(REFERENCE.glob("*.md")))
-DIRECTIVE = re.compile(r"^::: (?P<path>[\w.]+)\n(?:    options:\n(?P<options>(?:      .*\n)*))?", re.M)
+DIRECTIVE = re.compile(
+    r"^::: (?P<path>[\w.]+)\n(?:    options:\n(?P<options>(?:      .*\n)*))?", re.M
+)
 # what a dataclass' own parameters are called in its docstring
 SECTIONS = ("parameters", "attributes")
 
@@ -79,7 +81,9 @@ def test_every_argument_is_explained(path: str, package: griffe.Object) -> None:
     item = package[path.removeprefix("sifting.")]
     assert item.docstring is not None, f"{path} has no docstring"
     if inspect.isclass(real) and (
-        issubclass(real, Warning) or getattr(real, "_is_protocol", False) or inspect.isabstract(real)
+        issubclass(real, Warning)
+        or getattr(real, "_is_protocol", False)
+        or inspect.isabstract(real)
     ):
         return
     known = documented(item)

@@ -10,7 +10,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from sifting import Sifter, TunedExit
-from sifting.measure.meter import rank_correlation
+from sifting.measure.quality import rank_correlation
 from tests.helpers.models import SMALL, Net, token_batch
 
 
@@ -172,8 +172,41 @@ def test_what_it_cannot_do_is_said(net: Net) -> None:
     bert = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
     with pytest.raises(ValueError, match=r"choose a block of its stack"):
         Sifter(bert, exit=TunedExit("bert.embeddings")).score(token_batch())
-    with pytest.raises(ValueError, match=r"no stack of repeated blocks"):
-        Sifter(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 3)))
+
+
+def test_any_network_has_a_place_for_it() -> None:
+    cnn = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.ReLU(),
+        nn.Conv2d(4, 64, 3),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(1024, 5),
+    )
+    sifter = Sifter(cnn)
+    batch = torch.randn(6, 3, 8, 8), torch.arange(6) % 5
+    assert sifter.select(batch).scores.shape == (6,)
+    assert repr(sifter.exit) == "TunedExit(1)"  # after the first convolution, not where all is done
+
+
+def test_with_losses_it_learns_to_predict_them() -> None:
+    """Noise prediction: the loss is no function of logits and labels."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(256, 8, generator=generator)
+    size = x[:, :1] + 5  # the loss of a sample
+
+    def losses(model: nn.Module, batch: Tensor) -> Tensor:
+        return (model(batch) * 0 + batch[:, :1] + 5).mean(dim=1)
+
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    sifter = Sifter(model, losses=losses, exit=TunedExit("1"), explore=0.0, audit_every=10)
+    for _ in range(300):  # the exact losses of an eighth of them are computed to learn from
+        sifter.select(x[torch.randperm(256, generator=generator)[:64]])
+    assert sifter.settings()["score"] == "loss"
+    assert rank_correlation(sifter.score(x), size.squeeze(1)) > 0.6
+    stats = sifter.stats()
+    assert stats.rho_approx is not None
+    assert stats.rho_approx > 1.05
 
 
 def test_pieces_of_a_batch_are_scored_by_the_same_weights(net: Net) -> None:

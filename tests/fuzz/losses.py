@@ -268,7 +268,7 @@ def check(case: Case) -> list[str]:
             sifter = Sifter(model, exit="last", score="loss", **options)
             got = sifter.score(batch)
             with torch.no_grad():
-                verify(sifter.scorer.plan, model, batch)  # type: ignore[arg-type]
+                verify(sifter.chooser.scorer.plan, model, batch)  # type: ignore[arg-type]
         except ValueError as error:
             return [refusal(error)]
     if not bool(got.isfinite().all()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -80,6 +81,18 @@ def unwritable(seed: int) -> Problem:
     problem = build(seed)
     figures = {"accuracy": 0.5, "share": torch.tensor(0.25)}
     object.__setattr__(problem, "evaluate", lambda model: figures)
+    return problem
+
+
+def constant(seed: int) -> Problem:
+    return replace(build(seed), schedule=None)
+
+
+def deaf(seed: int) -> Problem:
+    """Its loader has its own idea of a batch's size."""
+    problem = build(seed)
+    loader = problem.batches(16)
+    object.__setattr__(problem, "batches", lambda size: loader)
     return problem
 
 

@@ -150,7 +150,7 @@ def test_audits_refuse_a_label_out_of_range_too() -> None:
     sifter.score((x, y))
     y[3] = 7
     with pytest.raises(ValueError, match=r"labels\[3\] is 7"):
-        sifter.scorer.examine((x, y), early=False)
+        sifter.chooser.scorer.examine((x, y), early=False)
 
 
 # one logit
@@ -169,7 +169,7 @@ def test_one_logit_with_labels_of_two_values_is_binary(
     )
     torch.testing.assert_close(sifter.score((x, y)), want)
     assert "binary cross-entropy; assumed" in repr(sifter)
-    sifter.scorer.examine((x, y), early=True)
+    sifter.chooser.scorer.examine((x, y), early=True)
 
 
 def test_one_logit_with_other_labels_is_refused_with_a_remedy_that_works() -> None:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from sifting.cli import train as cli
 from sifting.recipes import resnet
-from sifting.recipes.images.reading import read_pictures
+from sifting.recipes.images.reading import read_images
 from sifting.recipes.resnet import RECIPE
 from sifting.training.arms import ARMS
 from sifting.training.recipe import train
@@ -23,7 +23,7 @@ TINY = replace(resnet.PRESETS["smoke"], epochs=1, batch=40, evaluations=2)
 
 @pytest.fixture(scope="module")
 def digits() -> Any:
-    return read_pictures("digits", side=16)
+    return read_images("digits", side=16)
 
 
 @pytest.mark.parametrize("arm", list(ARMS))
@@ -97,9 +97,9 @@ def test_the_command_runs_and_complains(tmp_path: Path, capsys: pytest.CaptureFi
         cli.main(["resnet", "smoke", "--data", str(tmp_path / "no"), "--out", str(tmp_path / "y")])
         == 2
     )
-    assert "cannot read pictures from" in capsys.readouterr().err
+    assert "cannot read images from" in capsys.readouterr().err
     assert cli.main(["alexnet"]) == 2
-    assert "unknown recipe 'alexnet'" in capsys.readouterr().err
+    assert "recipe='alexnet' is unknown" in capsys.readouterr().err
 
 
 def test_recalibration_is_measured_on_a_copy_and_changes_nothing(
@@ -170,7 +170,7 @@ def test_large_pictures_train_resume_and_evaluate_on_workers(tmp_path: Path) -> 
 def test_data_that_is_too_small_leaves_the_folder_to_the_next_try(
     digits: Any, tmp_path: Path
 ) -> None:
-    config = replace(TINY, arm="sift", batch=800)  # 1,600 candidates, of 1,400 pictures
-    with pytest.raises(ValueError, match="batches of 1600 on 1 ranks from 1400 pictures"):
+    config = replace(TINY, arm="sift", batch=800)  # 1,600 candidates, of 1,400 images
+    with pytest.raises(ValueError, match="batches of 1600 on 1 ranks from 1400 images"):
         train(RECIPE, config, tmp_path / "run", data=digits)
     RunFolder.check(tmp_path / "run")  # raises where there is a run

@@ -8,14 +8,14 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sifting.report import collect, write_html
-from sifting.verdict import Verdict
+from sifting.verdict import Verdict, advice
 from tests.helpers.run_folders import made, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -47,11 +47,14 @@ function look(id) {
     landmarks: ["header", "main", "footer"].map(q => all(q).length),
     headings: all("h1, h2, h3, h4").map(h => Number(h.tagName[1])),
     twice: all("[id]").map(e => e.id).filter((x, i, xs) => xs.indexOf(x) !== i),
-    figures: all("figure").map(f => { const s = f.querySelector("svg[role=img]"); return {
+    figures: all("figure").map(f => {
+      const s = all("svg[role=img]", f).find(s => s.getClientRects().length); return {
       id: f.id, width: s.getBoundingClientRect().width, height: s.getBoundingClientRect().height,
       title: s.querySelector("title").textContent, desc: s.querySelector("desc").textContent,
       texts: all("text", s).map(t => t.textContent), rows: all("details tbody tr", f).length,
-      lines: all("path", s).length,
+      lines: all("path", s).length, shown: all("svg[role=img]", f).filter(s =>
+        s.getClientRects().length).length, letters: Math.min(...all("text", s).map(t =>
+        parseFloat(w.getComputedStyle(t).fontSize) * s.getScreenCTM().a)),
       overlapping: all("text", s).flatMap((t, i, ts) => ts.slice(i + 1).filter(u => meets(
         t.getBoundingClientRect(), u.getBoundingClientRect())).map(u =>
         t.textContent + " / " + u.textContent)) }; }),
@@ -59,6 +62,12 @@ function look(id) {
     scroll: all(".scroll").every(b => b.tabIndex === 0 && b.getAttribute("aria-label")),
     skipped: all("#skipped ~ ul li").map(l => l.textContent),
     overall: d.querySelector(".overall").textContent, paper,
+    legends: all("h3 + .legend").map(l => all("li", l).map(i => i.textContent)),
+    warned: all("h3").filter(h => h.textContent.startsWith("Warnings")).map(h =>
+      h.nextElementSibling.textContent),
+    columns: all(".verdict + .scroll thead th").map(h => [h.textContent,
+      h.getBoundingClientRect().right <= d.documentElement.clientWidth]),
+    shadows: all(".scroll").every(b => w.getComputedStyle(b).backgroundAttachment.includes("local")),
     least: Math.min(...all("p, li, th, td, caption, h1, h2, h3, h4, summary, figure text").map(e =>
       contrast(w.getComputedStyle(e)[e.tagName === "text" ? "fill" : "color"], paper))),
     series: [...Array(8).keys()].map(i => contrast("rgb(" + [1, 3, 5].map(k => parseInt(
@@ -117,7 +126,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
                 arm, seed, speed=speed, scoring=0.1 * number, noise=0.01, points=8, note=HOSTILE
             )
             path = run.path.with_name(f"{number}-{seed} <script>top.hacked=1<")
-            write(run.__class__(**{**vars(run), "path": path}), runs)
+            said = ["scoring takes <b>most</b> of the time"] if arm == "sift" else []
+            summary = {**(run.summary or {}), "warnings": said}
+            write(replace(run, path=path, summary=summary), runs)
     (runs / "<b>half").mkdir()
     (runs / "<b>half" / "run.json").write_text('{"form')
     material = collect([runs], target=0.6)
@@ -151,7 +162,8 @@ def test_every_figure_is_there_with_its_name_and_its_data(seen: Seen) -> None:
         f"e0-{key}" for key in ("time", "samples", "clocks", "rho", "recall")
     ]
     for figure in figures:
-        assert figure["width"] > 400
+        assert figure["shown"] == 1, "in one of its two sizes"
+        assert figure["width"] > 300
         assert figure["height"] > 150
         assert len(figure["title"]) > 5
         assert len(figure["desc"]) > 20
@@ -166,7 +178,8 @@ def test_the_tables_have_the_runs_numbers(seen: Seen) -> None:
     tables = seen.light["desk"]["tables"]
     assert tables[0][0] == columns
     assert [row[1:] for row in tables[0][1:]] == [row[1:] for row in rows]
-    assert seen.light["desk"]["overall"].replace("\u00a0", " ") == seen.verdict.overall
+    said = seen.light["desk"]["overall"].replace("\u00a0", " ")
+    assert said == advice.overall(seen.verdict).bare()
     learning = next(t for t in tables if t[0][:2] == ["arm", "updates"])
     run = [m for m in made("baseline", 0, noise=0.01, points=8).metrics if m["kind"] == "eval"]
     runs = [made("baseline", s, noise=0.01, points=8).metrics for s in range(3)]
@@ -198,6 +211,29 @@ def test_nothing_is_wider_than_the_page(seen: Seen, scheme: str) -> None:
         assert frame["wide"] <= 0
     phone = getattr(seen, scheme)["phone"]
     assert all(280 < figure["width"] <= 360 for figure in phone["figures"])
+    for frame in getattr(seen, scheme).values():
+        assert all(figure["letters"] >= 13 for figure in frame["figures"]), "as large as the text"
+
+
+def test_on_a_phone_what_decides_comes_first_and_tables_show_that_they_scroll(seen: Seen) -> None:
+    columns = seen.light["phone"]["columns"]
+    assert [name for name, _ in columns[:2]] == ["arm", "points to baseline"]
+    assert [whole for _, whole in columns[:3]] == [True] * 3, "the time to the target too"
+    assert not columns[-1][1]
+    assert seen.light["phone"]["shadows"] is True
+
+
+def test_legends_list_what_is_there(seen: Seen) -> None:
+    learning, quality = seen.light["desk"]["legends"]
+    assert [name for name in learning if "<" not in name][:3] == ["baseline", "random-keep", "sift"]
+    assert learning[-1] == "target"
+    assert "baseline" not in quality
+    assert quality[-2:] == ["break-even", "random choice"]
+
+
+def test_warnings_of_the_runs_are_on_the_page(seen: Seen) -> None:
+    (warned,) = seen.light["desk"]["warned"]
+    assert "scoring takes <b>most</b> of the time (sift, seeds 0, 1, 2)" in warned
 
 
 def test_both_colour_schemes_are_legible(seen: Seen) -> None:

@@ -13,14 +13,17 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sifting.cli import main as cli
-from sifting.report import NothingToReport, collect, provenance, tables, write_html
+from sifting.report import NothingToReport, bands, collect, provenance, tables, write_html
 from sifting.report.figures import drawings
 from sifting.report.page import page
+from sifting.training.run_folder import Run
+from sifting.verdict import Verdict, judge
 from tests.helpers.run_folders import made, write
 
 SPEEDS = {"baseline": 1.0, "random-keep": 1.0, "sift": 1.3}
@@ -56,11 +59,11 @@ def test_the_command_writes_a_page_and_says_the_verdict(
     out = tmp_path / "report.html"
     assert cli.main(["report", str(runs), "-o", str(out), "--target", "0.6"]) == 0
     said = capsys.readouterr().out
-    assert said.startswith("sift reached 60 % in 0.")
+    assert said.startswith("Selection pays ")
     assert str(out) in said
     source = out.read_text(encoding="utf-8")
     seen = Text(source)
-    assert said.splitlines()[0] in seen.text.replace("\u00a0", " ")
+    assert said.splitlines()[0].replace("`", "") in seen.text.replace("\u00a0", " ")
     assert "script" not in seen.tags
     assert not re.search(r'(src|href)="(?!#)', source), "nothing from elsewhere"
     assert 'http-equiv="refresh"' not in source
@@ -193,7 +196,10 @@ def test_mistakes_on_the_command_line_are_named(
     for options, message in (
         (["--watch", "0"], "--watch 0: give a number of seconds above 0"),
         (["-o", str(tmp_path / "no" / "report.html")], "its folder does not exist"),
-        (["-o", str(tmp_path)], "that is a folder"),
+        (["-o", str(tmp_path / "x.pdf")], "x.pdf: give a name that ends in .html or .htm or .md"),
+        (["-o", str(tmp_path / "x")], "x: give a name that ends in"),
+        (["-o", str(tmp_path / "x.md"), "--format", "html"], "ends in .html or .htm"),
+        (["--target", "nan"], "--target nan: give a finite figure"),
     ):
         with pytest.raises(SystemExit) as done:
             cli.main(["report", str(runs), *options])
@@ -212,7 +218,7 @@ def test_markdown_links_to_figures_that_are_there(runs: Path, tmp_path: Path) ->
         assert png.read_bytes().startswith(b"\x89PNG")
         root = ET.parse(png.with_suffix(".svg")).getroot()
         words = {e.text for e in root.iter("{http://www.w3.org/2000/svg}text")}
-        assert words & {"baseline", "forward"}, "a legend, as text"
+        assert words & {"sift", "forward"}, "a legend, as text"
     assert collect([runs]).experiments[0].verdict.markdown() in text
     assert "| 1 | sift | 5 ms | 20 ms | 30 ms | 0.100 |" in text
 
@@ -227,7 +233,7 @@ def test_figures_are_written_for_papers(runs: Path, tmp_path: Path) -> None:
     assert (folder / "time.svg").read_bytes() == again.file("svg"), "the same runs, the same bytes"
 
 
-FIGURES = ("time", "samples", "clocks", "recall", "rho")
+FIGURES = ("time", "samples", "clocks", "rho", "recall")
 
 
 def test_reference_time_is_shown_where_runs_have_it(tmp_path: Path) -> None:
@@ -246,12 +252,12 @@ def test_reference_time_is_shown_where_runs_have_it(tmp_path: Path) -> None:
 
 def test_a_seed_on_a_busy_machine_does_not_cut_the_curve_short() -> None:
     steps, figures = np.array([10.0, 20.0]), np.array([0.5, 0.9])
-    found = tables.band([(steps, steps, figures), (steps, 3 * steps, figures - 0.1)])
+    found = bands.band([(steps, steps, figures), (steps, 3 * steps, figures - 0.1)])
     assert found is not None
     assert found.x.tolist() == [20.0, 40.0]
     assert found.mean.tolist() == pytest.approx([0.45, 0.85])
     assert found.std.tolist() == pytest.approx([0.1 / 2**0.5] * 2)
-    assert tables.band([(steps[:0],) * 3]) is None
+    assert bands.band([(steps[:0],) * 3]) is None
 
 
 def test_settings_that_differ_and_settings_in_common(runs: Path) -> None:
@@ -311,3 +317,119 @@ def wait_for(there: object, process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_a_run_without_an_evaluation_yet_does_not_cost_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside runs with reference times: one that has just begun, and one that diverged at once."""
+    folder = tmp_path / "runs"
+    for seed in range(3):
+        write(made("baseline", seed, reference=True, points=4), folder)
+    young = made("sift", 0, reference=True, points=4)
+    train = [m for m in young.metrics if m["kind"] == "train"]
+    write(replace(young, metrics=train[:1], status="running"), folder)
+    broken = made("tuned", 0, reference=True, points=4, status="failed")
+    log = [{**m, "accuracy": float("nan")} if m["kind"] == "eval" else m for m in broken.metrics]
+    write(replace(broken, metrics=log), folder)
+    out = tmp_path / "report.html"
+    assert cli.main(["report", str(folder), "-o", str(out)]) == 0
+    shown = Text(out.read_text(encoding="utf-8")).text
+    assert collect([folder]).experiments[0].verdict.axis == "reference"
+    assert "tuned cannot be judged: 0 of 1 runs finished, 1 failed." in shown
+    assert "cannot be drawn" not in shown
+    assert "unexpected" not in shown + capsys.readouterr().err
+
+
+def test_what_cannot_be_judged_or_drawn_costs_itself_alone(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def judge_but_not_sift(of: list[Run], **more: Any) -> Verdict:
+        if any(run.config["arm"] == "sift" for run in of):
+            raise RuntimeError("a mistake of ours")
+        return judge(of, **more)
+
+    monkeypatch.setattr("sifting.report.reading.judge", judge_but_not_sift)
+    found = collect([runs])
+    assert set(found.experiments[0].arms) == {"baseline", "random-keep"}
+    assert {s.reason for s in found.skipped} == {"unexpected RuntimeError: a mistake of ours"}
+    monkeypatch.setattr("sifting.report.figures.clocks._draw", lambda *_: 1 / 0)
+    source = page(found, written="now")
+    assert "It cannot be drawn: unexpected ZeroDivisionError" in source
+    assert 'id="e0-time"' in source
+
+
+def test_the_last_two_evaluations_make_no_cliff_and_ends_are_ends() -> None:
+    steps = np.array([100.0, 200.0, 300.0, 400.0, 403.0])
+    one = (steps, steps, np.array([0.1, 0.2, 0.3, 0.4, 0.3]))
+    found = bands.band([one])
+    assert found is not None
+    assert found.x.tolist() == [100.0, 200.0, 300.0, 403.0]
+    ahead = steps + np.array([0, 0, 0, 0, 20.0])
+    two = (ahead, ahead, np.array([0.1, 0.2, 0.3, 0.4, 0.5]))
+    found = bands.band([one, two])
+    assert found is not None
+    assert found.x[-1] == 413.0  # the mean of the ends
+    assert found.mean[-1] == pytest.approx(0.4)
+    half = (steps[:2], steps[:2], np.array([0.1, 0.2]))
+    found = bands.band([one, half])
+    assert found is not None
+    assert found.x.tolist() == [100.0, 200.0], "one that is only half way has no end yet"
+
+
+def test_thinning_keeps_what_is_seen() -> None:
+    rng = np.random.default_rng(0)
+    x = np.arange(50_000.0)
+    whole = bands.Band(x, rng.standard_normal(50_000), np.full(50_000, 0.1), 3)
+    thin = bands.thinned(whole, 200)
+    assert len(thin.x) <= 4 * 200
+    for start in range(0, 50_000, 250):
+        before, after = (b.mean[(b.x >= start) & (b.x < start + 250)] for b in (whole, thin))
+        assert (before.min(), before.max()) == (after.min(), after.max())
+    short = bands.Band(x[:800], x[:800], x[:800], 3)
+    assert bands.thinned(short, 200) is short
+
+
+def test_a_page_of_many_experiments_stays_small(tmp_path: Path) -> None:
+    for number in range(300):
+        run = made("baseline", 0, points=2, recipe=f"recipe {number}")
+        write(replace(run, path=Path(f"r{number}")), tmp_path)
+    found = collect([tmp_path])
+    source = page(found, written="now")
+    assert len(source.encode()) < 3_000_000
+    assert source.count('<section class="experiment"') == 300
+    assert "Figures, settings and runs are shown of the first" in source
+
+
+def test_long_logs_and_vast_settings_are_cut(tmp_path: Path) -> None:
+    run = made("sift", 0, points=1)
+    log = [
+        {**m, "step": step, "samples_trained": step, "accuracy": 0.5 + 0.1 * np.sin(step)}
+        for step in range(1, 10_000)
+        for m in run.metrics
+    ]
+    vast = {**run.config, "note": "x" * 5_000_000, "keys": {str(i): i for i in range(5000)}}
+    write(replace(run, metrics=log, config=vast), tmp_path)
+    for seed in (1, 2):
+        write(made("sift", seed, points=3), tmp_path)
+    source = page(collect([tmp_path]), written="now")
+    assert len(source.encode()) < 3_000_000
+    assert "x" * 400 not in source
+
+
+def test_names_are_never_markdown_nor_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "a\x1b[2Jb"
+    for arm in ("baseline", "mine:tent:", "~~x~~ <b>"):
+        for seed in range(3):
+            run = made(arm, seed, points=3, recipe="www.example.org :tent:")
+            write(replace(run, path=Path(f"{arm[:4]}-{seed}")), folder)
+    out = tmp_path / "report.md"
+    assert cli.main(["report", str(folder), "-o", str(out)]) == 0
+    said = capsys.readouterr()
+    assert "\x1b" not in said.out + said.err
+    assert "mine:tent:" in said.out
+    text = re.sub(r"`[^`]*`", "", out.read_text(encoding="utf-8"))
+    for name in (":tent:", "~~", "www.", "<b>"):
+        assert name not in text, "outside code"

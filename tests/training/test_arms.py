@@ -30,7 +30,7 @@ def test_an_arm_with_memory_has_the_problems_samples_and_says_where_there_are_no
     sifter = ARMS["memory"].make(network(), early=1, samples=7, ids="index")
     assert isinstance(sifter.exit, MemoryExit)
     assert sifter.exit.size == 7
-    with pytest.raises(ValueError, match="needs samples that have numbers"):
+    with pytest.raises(ValueError, match="needs samples that have ids"):
         ARMS["memory"].make(network(), early=1)
 
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import Sifter
+from sifting import Sifter, files
 from sifting.training.engine import Diverged, Engine
 from sifting.training.problem import Pace, Task
 from sifting.training.run_folder import RunError, RunFolder, read_run
@@ -122,11 +126,12 @@ def test_runs_that_take_turns_end_like_runs_of_their_own(tmp_path: Path) -> None
 
 def test_waiting_for_a_turn_is_not_charged_to_the_step(tmp_path: Path) -> None:
     engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[1])
+    begin = time.perf_counter()
     engine.advance(20)
     time.sleep(1.0)
     engine.advance(20)
     engine.finish()
-    assert 0 < engine.sifter.stats().seconds_between < 1.0
+    assert 0 < engine.sifter.stats().seconds_between < time.perf_counter() - begin - 1.0
 
 
 def test_time_by_the_table_is_recorded_beside_the_time_that_passed(tmp_path: Path) -> None:
@@ -201,7 +206,7 @@ def test_losses_of_a_checkpoint_are_put_where_those_to_come_are(
     again = build(engine.folder, pace=PACE, arm=ARMS[0])
     monkeypatch.setattr(Sifter, "device", torch.device("meta"))
     again.resume(7)
-    assert [loss.device.type for loss in again.losses] == ["meta"] * 2
+    assert [loss.device.type for loss in again.progress.losses] == ["meta"] * 2
 
 
 def test_scores_that_are_not_finite_are_a_run_that_diverged(tmp_path: Path) -> None:
@@ -341,3 +346,66 @@ def test_the_sifter_is_told_the_losses_of_the_batch_that_is_trained(tmp_path: Pa
     engine.run()
     assert len(observed) == 12
     assert observed == pytest.approx(trained)
+
+
+def test_checkpoints_by_time_change_nothing_of_the_run(tmp_path: Path) -> None:
+    whole = build(RunFolder.create(tmp_path / "whole", config={}), pace=PACE, arm=ARMS[2])
+    whole.run()
+    timed = Pace(
+        updates=40, log_every=5, evaluate_every=10, checkpoint_every=40, checkpoint_seconds=1e4
+    )
+    timed = replace(timed, clip=1.0)
+    engine = build(RunFolder.create(tmp_path / "timed", config={}), pace=timed, arm=ARMS[2])
+    engine.advance(12)
+    assert engine.folder.latest() is None
+    engine._saved -= 1e4  # as if so much time had passed
+    engine.advance(1)
+    assert engine.folder.latest() == 13
+    engine.advance(1)
+    assert engine.folder.latest() == 13
+    again = build(RunFolder.reopen(tmp_path / "timed", config={}, step=13), pace=timed, arm=ARMS[2])
+    again.resume(13)
+    assert again.run() == "finished"
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again), strict=True))
+
+
+def test_a_full_disk_ends_the_run_with_a_message_and_it_goes_on_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    engine.advance(9)
+
+    def full(*args: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_state", full)
+        with pytest.raises(RunError, match=r"No space left on device; the last good .*00000007"):
+            engine.advance(9)
+    run = read_run(tmp_path / "run")
+    assert run.status == "stopped"
+    assert "No space left" in run.summary["stopped_by"]
+    again = build(RunFolder.reopen(tmp_path / "run", config={}, step=7), pace=PACE, arm=ARMS[0])
+    again.resume(7)
+    assert again.run() == "finished"
+
+
+def test_a_folder_deleted_under_the_run_is_named(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    engine.advance(3)
+    shutil.rmtree(tmp_path / "run")
+    with pytest.raises(
+        RunError, match="is gone: it was deleted or moved while the run wrote to it"
+    ):
+        engine.advance(9)
+
+
+def test_what_a_users_own_files_raise_is_not_put_down_to_the_folder(tmp_path: Path) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+
+    def missing(model: nn.Module, batch: Any) -> Tensor:
+        raise FileNotFoundError(errno.ENOENT, "no such shard", "/data/shard-7")
+
+    object.__setattr__(engine.task, "loss", missing)
+    with pytest.raises(FileNotFoundError, match="no such shard"):
+        engine.advance(1)

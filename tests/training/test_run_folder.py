@@ -65,7 +65,7 @@ def test_audits_are_numbered_by_the_batches_before_them(tmp_path: Path) -> None:
 def test_several_ranks_may_look_at_once_whether_a_folder_can_be_written(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(RunFolder.check, [tmp_path / "run"] * 400))
-    assert [p.name for p in (tmp_path / "run").iterdir()] == ["checkpoints"]
+    assert not (tmp_path / "run").exists()  # nothing is made before there is something to write
 
 
 def test_checkpoints_are_whole_and_the_last_are_kept(tmp_path: Path) -> None:
@@ -121,3 +121,32 @@ def test_what_is_no_run_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("[")
     with pytest.raises(RunError, match="is damaged"):
         read_run(tmp_path)
+
+
+def test_nothing_is_written_or_deleted_through_a_link(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (other / "step-00000001").mkdir(parents=True)
+    (other / "step-00000001" / "state.pt").write_text("precious")
+    folder = make(tmp_path)
+    folder.checkpoints.rmdir()
+    folder.checkpoints.symlink_to(other)
+    with pytest.raises(RunError, match="checkpoints is a link"):
+        folder.save(10, {"x": 1}, keep=1)
+    with pytest.raises(RunError, match="checkpoints is a link"):
+        folder.drop_checkpoints()
+    folder.checkpoints.unlink()
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "step-00000001").symlink_to(other / "step-00000001")
+    with pytest.raises(RunError, match="step-00000001 is a link"):
+        folder.save(10, {"x": 1}, keep=1)
+    (folder.path / ".metrics.jsonl.part").symlink_to(other / "step-00000001" / "state.pt")
+    RunFolder.reopen(folder.path, config={"seed": 1}, step=3)
+    assert (other / "step-00000001" / "state.pt").read_text() == "precious"
+
+
+def test_how_often_to_save_may_change_on_the_way(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    now = {"seed": 1, "checkpoint_every": "5m"}
+    RunFolder.reopen(folder.path, config=now, step=3, free=("checkpoint_every",))
+    with pytest.raises(RunError, match="checkpoint_every: None → '5m'"):
+        RunFolder.reopen(folder.path, config=now, step=3)

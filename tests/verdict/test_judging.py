@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -35,10 +36,10 @@ def test_a_planted_gain_is_found_and_stated_with_its_control() -> None:
     assert arm.time_ratio is not None
     assert arm.time_ratio.below(1)
     assert arm.time_ratio.value == pytest.approx(0.8, abs=0.03)
-    assert verdict.overall.startswith("sift reached 70 % in 0.")
-    assert "of the baseline's time; random-keep did the same in" in verdict.overall
-    assert verdict.overall.endswith(" %.")
-    assert "selection pays" in verdict.overall
+    assert verdict.overall.startswith("Selection pays ")
+    assert ": `sift` reached 70 % in 0." in verdict.overall
+    assert "of the baseline's time; `random-keep` did the same in" in verdict.overall
+    assert verdict.decision.reason == "better than both"
 
 
 def test_what_selection_pays_is_counted_from_the_control() -> None:
@@ -46,7 +47,7 @@ def test_what_selection_pays_is_counted_from_the_control() -> None:
     speeds = {"baseline": 1.0, "random-keep": 0.9, "sift": 1.1}
     runs = [made(a, s, speed=v, noise=0.003) for a, v in speeds.items() for s in range(5)]
     verdict = judge(runs, target=0.6)
-    assert "selection pays 18 %" in verdict.overall  # 1 − 0.9 / 1.1
+    assert "Selection pays 18 %" in verdict.overall  # 1 − 0.9 / 1.1
 
 
 def test_identical_runs_show_no_measurable_gain() -> None:
@@ -94,8 +95,11 @@ def test_a_gain_that_the_number_of_arms_puts_in_doubt_is_not_settled() -> None:
     alone, among = (judge(runs(speeds), target=0.7) for speeds in (arms, {**arms, **others}))
     assert (alone.outcome, alone.best) == ("pays", "sift")
     assert (among.outcome, among.best) == ("open", "sift")
-    assert among.overall.startswith("Not settled: sift reached 70 % in ")
-    assert "Add seeds before you rely on it" in among.overall
+    assert among.overall.startswith("Not settled. `sift` reached 70 % in ")
+    assert among.decision.reason == "correction"
+    assert "among 9 claims it is not" in among.overall
+    assert among.decision.seeds is not None
+    assert f"{among.decision.seeds} seeds would settle it" in among.overall
     assert among.arm("sift").p > 0.05
 
 
@@ -105,7 +109,10 @@ def test_a_gain_over_the_baseline_that_random_keep_has_too_is_not_selections() -
     verdict = judge(runs, target=0.7)
     assert verdict.outcome == "no gain"
     assert verdict.overall.startswith("No measurable gain from selection: leave it off.")
-    assert "not due to the choice of samples" in verdict.overall
+    assert verdict.decision.reason == "control"
+    assert "but `random-keep` did the same in 0." in verdict.overall
+    assert "against it, `sift` took " in verdict.overall
+    assert "would have seen a gain of" in verdict.overall
 
 
 def test_without_a_control_nothing_is_put_down_to_selection() -> None:
@@ -127,7 +134,7 @@ def test_a_control_that_failed_is_no_control(finished: int) -> None:
     ]
     verdict = judge(runs, target=0.6)
     assert verdict.outcome == "cannot judge"
-    assert f"random-keep finished {finished} of 5 runs, and 3 seeds in comm" in verdict.overall
+    assert f"`random-keep` finished {finished} of 5 runs, and 3 seeds in comm" in verdict.overall
     assert "leave it off" not in verdict.overall
 
 
@@ -139,7 +146,7 @@ def test_a_target_passed_by_the_first_evaluation_gives_no_ratio() -> None:
     arm = verdict.arm("sift")
     assert verdict.outcome == "no gain"
     assert (arm.time_ratio, arm.samples_ratio, arm.over_control) == (None, None, None)
-    assert "reached 20 % with all of its 5 seeds" in arm.sentence
+    assert "reached 20 % with all of its 5 seeds" in verdict.sentence("sift")
     assert any("15 runs had passed the target by the first eval" in note for note in verdict.notes)
 
 
@@ -170,7 +177,7 @@ def test_equal_gaps_of_few_seeds_are_no_certainty() -> None:
 def test_harm_is_called_harm() -> None:
     verdict = judge(comparison(0.8), target=0.6)
     assert verdict.outcome == "harm"
-    assert "Leave it off" in verdict.overall
+    assert verdict.overall.startswith("Selection does harm here: leave it off.")
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -178,7 +185,7 @@ def test_few_seeds_are_not_judged(seeds: int) -> None:
     verdict = judge(comparison(2.0, seeds=seeds), target=0.5)
     assert verdict.outcome == "cannot judge"
     assert "3 finished seeds" in verdict.overall
-    assert "3 are needed" in verdict.arm("sift").sentence
+    assert "3 are needed" in verdict.sentence("sift")
     arm = verdict.arm("sift")
     assert arm.time_ratio is not None
     assert arm.time_ratio.low is None
@@ -190,8 +197,8 @@ def test_runs_that_never_reach_the_target_are_counted_and_no_ratio_is_claimed() 
     verdict = judge(runs, target=0.7)
     arm = verdict.arm("sift")
     assert (arm.reached, arm.time_ratio, arm.over_control, arm.time) == (4, None, None, None)
-    assert "reached 70 % with 4 of 5 seeds" in arm.sentence
-    assert "0." not in verdict.overall
+    assert "reached 70 % with 4 of 5 seeds" in verdict.sentence("sift")
+    assert verdict.decision.detectable_time is None
     columns, rows = verdict.table()
     assert (
         dict(zip(columns, rows[2], strict=True))["time to 70 % ÷ baseline"] == "reached by 4 of 5"
@@ -203,7 +210,7 @@ def test_a_control_that_never_reaches_the_target_is_beaten_by_all_its_time() -> 
     runs = [made(arm, s, speed=v, noise=0.02) for arm, v in speeds.items() for s in range(5)]
     verdict = judge(runs, target=0.7)
     assert verdict.outcome == "pays"
-    assert "random-keep reached it with 0 of 5 seeds" in verdict.overall
+    assert "`random-keep` reached it with 0 of 5 seeds" in verdict.overall
     assert verdict.arm("random-keep").time_ratio is None
 
 
@@ -213,12 +220,12 @@ def test_failed_and_unfinished_runs_do_not_count_as_success() -> None:
     verdict = judge(failed, target=0.6)
     assert verdict.outcome == "no gain"
     assert verdict.arm("sift").time_ratio is None
-    assert "4 of 5 runs finished, 1 failed" in verdict.arm("sift").sentence
+    assert "4 of 5 runs finished, 1 failed" in verdict.sentence("sift")
     running = [replace(r, status="running") if r.path.name == "sift-seed4" else r for r in runs]
     verdict = judge(running, target=0.6)
     assert verdict.outcome == "pays"
     assert verdict.arm("sift").time_ratio.n == 4  # type: ignore[union-attr]
-    assert any("sift (4 of 5)" in note for note in verdict.notes)
+    assert any("`sift` (4 of 5)" in note for note in verdict.notes)
 
 
 def test_reference_time_is_used_where_all_runs_have_it() -> None:
@@ -245,7 +252,7 @@ def test_lower_is_better() -> None:
     assert down.arm("sift").time_ratio.value == pytest.approx(  # type: ignore[union-attr]
         up.arm("sift").time_ratio.value  # type: ignore[union-attr]
     )
-    assert "reached loss 1." in down.overall
+    assert "reached `loss` 1." in down.overall
 
 
 def test_with_a_budget_in_seconds_the_final_figure_is_a_claim() -> None:
@@ -326,10 +333,10 @@ def test_json_and_markdown_say_the_same() -> None:
     assert math.isclose(content["arms"][0]["final"]["0"], verdict.arm("baseline").final[0])
     text = verdict.markdown()
     for row in content["table"]["rows"]:
-        assert "| " + " | ".join(row) + " |" in text
+        assert f"| `{row[0]}` | " + " | ".join(row[1:]) + " |" in text
     hostile = judge([made("a|b<script>", s) for s in range(3)] + comparison(1.0)).markdown()
-    assert "a\\|b&lt;script&gt;" in hostile
-    assert "<script>" not in hostile
+    assert "| `a\\|b<script>` |" in hostile
+    assert "<script>" not in re.sub(r"`[^`]*`", "", hostile), "names are code, and nothing else"
 
 
 def test_old_runs_without_the_newer_settings_are_read() -> None:

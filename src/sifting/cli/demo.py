@@ -2,37 +2,37 @@
 
 Handwritten digits (8×8 pixels, from scikit-learn) and a small residual network; every arm makes
 the same number of updates, its learning rate decayed within them. Beside it, the paper's convex
-picture: greedy SGD against SGD. Both go into a report.
+image: greedy SGD against SGD. Both go into a report.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from sifting.cli.compare import show
-from sifting.compare.harness import Plan, compare, configs_of
-from sifting.compare.workload import FunctionTarget, Own
+from sifting.compare.harness import Comparison, arm_configs, compare
+from sifting.compare.workload import FunctionWorkload, OwnConfig
 from sifting.measure.meter import SiftingWarning
 from sifting.report import Extra, collect, write_html
+from sifting.terminal import make_console, say
 from sifting.theory import LeastSquares, simulate
 from sifting.theory.plots import plot_simulation
 from sifting.training.problem import Problem
 from sifting.training.run_folder import RunError
+from sifting.training.signals import exit_code
+from sifting.verdict.terminal import show
 
 BATCH = 32
+OUT = Path("sift-demo")
 ARMS = ("sift-last", "sift", "default")  # beside the baseline and random-keep
-STEPS, RUNS, CHOICES = 10_000, 100, 8  # of the convex picture
+STEPS, RUNS, CHOICES = 10_000, 100, 8  # of the convex image
 
 
 class Residual(nn.Module):
@@ -47,7 +47,7 @@ class Residual(nn.Module):
         return x + self.down(F.gelu(self.up(self.norm(x))))  # type: ignore[no-any-return]
 
 
-class Batches:
+class DigitBatches:
     """Shuffled batches of one epoch, the last incomplete one left out."""
 
     drop_last = True
@@ -73,8 +73,8 @@ def problem(seed: int) -> Problem:
     >>> problem(seed=0).batch
     32
     """
-    pictures, labels = load_digits(return_X_y=True)
-    x, y = torch.tensor(pictures, dtype=torch.float32) / 16, torch.tensor(labels)
+    images, labels = load_digits(return_X_y=True)
+    x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     train, test = order[:1200], order[1200:]
     torch.manual_seed(seed)
@@ -88,7 +88,7 @@ def problem(seed: int) -> Problem:
 
     return Problem(
         model=model,
-        batches=lambda size: Batches(x[train], y[train], size, seed),
+        batches=lambda size: DigitBatches(x[train], y[train], size, seed),
         loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
         evaluate=evaluate,
         optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01),
@@ -118,7 +118,7 @@ def convex(path: Path) -> str:
             "sooner, but not as near"
         )
     return (
-        f"The theory's picture: on least squares, mean of {RUNS} runs, greedy SGD, which trains on the "
+        f"The theory's image: on least squares, mean of {RUNS} runs, greedy SGD, which trains on the "
         f"hardest of {CHOICES} samples at each step, {seen}."
     )
 
@@ -130,28 +130,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--updates", type=int, default=600, help="updates of each run (default: 600)"
     )
-    parser.add_argument("--out", type=Path, help="folder for the runs (default: a temporary one)")
+    parser.add_argument("--out", type=Path, default=OUT, help=f"folder (default: {OUT})")
     args = parser.parse_args(argv)
     if args.seeds < 2 or args.updates < 20:
         parser.error(f"--seeds {args.seeds} --updates {args.updates}: give at least 2 and 20")
-    out = args.out if args.out is not None else Path(tempfile.mkdtemp(prefix="sift-demo-"))
     try:
-        return _run(out, args.seeds, args.updates)
+        return _run(args.out, args.seeds, args.updates)
     except RunError as error:
-        print(f"sift demo: {error}", file=sys.stderr)
+        say(f"sift demo: {error}", error=True)
         return 2
 
 
 def _run(out: Path, seeds: int, updates: int) -> int:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on layers this small, threads cost more than they give
-    console = Console()
-    target = FunctionTarget("sifting.cli.demo:problem", problem)
-    config = Own(warmup=0.1, evaluations=10, audit_every=10)
-    plan = Plan(
-        target=target,
+    console = make_console()
+    workload = FunctionWorkload("sifting.cli.demo:problem", problem)
+    config = OwnConfig(warmup=0.1, evaluations=10, audit_every=10)
+    plan = Comparison(
+        workload=workload,
         out=out / "runs",
-        configs=configs_of(target, config, ARMS, (), control=True),
+        configs=arm_configs(workload, config, ARMS, (), control=True),
         seeds=tuple(range(seeds)),
         budget=f"{updates}u",
     )
@@ -166,15 +165,15 @@ def _run(out: Path, seeds: int, updates: int) -> int:
     finally:
         torch.set_num_threads(threads)
     if stopped is not None or verdict is None:
-        print(f"sift demo: stopped by {stopped}; go on with --out {out}", file=sys.stderr)
-        return 130
+        say(f"sift demo: stopped by {stopped}; go on with --out {out}", error=True)
+        return exit_code(stopped)
     show(verdict, console)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        console.print(f"\nduring training the library warned: {message}", markup=False)
-    picture = out / "gsgd.svg"
-    about = convex(picture)
-    console.print(f"\n{about}", markup=False)
-    extra = Extra("Greedy SGD against SGD", about, picture.read_bytes())
+        console.print(f"\nduring training the library warned: {message}")
+    drawing = out / "gsgd.svg"
+    about = convex(drawing)
+    console.print(f"\n{about}")
+    extra = Extra("Greedy SGD against SGD", about, drawing.read_bytes())
     report = write_html(collect([out / "runs"]), out / "report.html", extras=[extra])
-    console.print(f"\nthe report, with every figure over time, is {report}", markup=False)
+    console.print(f"\nthe report, with every metric over time, is {report}")
     return 0

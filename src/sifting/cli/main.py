@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     module_name, _, extra = COMMANDS[args.command]
     try:
-        module = importlib.import_module(module_name)
+        return int(importlib.import_module(module_name).main(args.arguments))
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("sifting"):
             raise
@@ -70,7 +70,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    return int(module.main(args.arguments))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,23 @@
-"""The command line of a recipe, made from the fields of its settings."""
+"""Command lines made from the fields of settings: presets as subcommands, and what differs from them."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 
 from sifting.training.arms import ARMS
+from sifting.training.config import RunConfig
 
 C = TypeVar("C")
 
 
 @dataclass(frozen=True)
-class Command(Generic[C]):
+class TrainOptions(Generic[C]):
     """What to run and where to write."""
 
     out: Path
@@ -24,19 +27,90 @@ class Command(Generic[C]):
     """Go on with the run in the folder; a finished one is left as it is."""
 
 
-def parse(recipe: Any, argv: list[str]) -> Command[Any]:
-    """The command that some arguments mean: a preset, and what differs from it."""
-    presets = recipe.presets
-    preset = argv.pop(0) if argv and argv[0] in presets else "smoke"
-    kind = type(presets[preset])
+@dataclass(frozen=True)
+class SharedOptions(Generic[C]):
+    """What comparisons and grids have in common."""
+
+    out: Path
+    """Folder of all runs; give the same to go on with one."""
+    config: C
+    arms: tuple[str, ...] = ()
+    """Beside the baseline and random-keep: names, names at an exit (sift@3), or module:attribute."""
+    seeds: tuple[int, ...] = ()
+    """Every arm is run with each."""
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """Setting of one arm (sift:max_lr=0.005) or of all (max_lr=0.005); may be given often."""
+    control: bool = True
+    """Whether random-keep is run: what it gains too is not due to selection."""
+    turn: int | None = None
+    """Updates an arm makes before it is another one's turn; by default some seconds' worth."""
+    sequential: bool = False
+    """One run after the other, so that one model is in memory at a time."""
+    keep_finished: bool = False
+    """Keep the checkpoints of runs that have finished, which are deleted otherwise."""
+
+
+def parse_preset(
+    presets: Mapping[str, C],
+    argv: list[str],
+    *,
+    make: Callable[[C], Any],
+    prog: str,
+    about: str,
+) -> tuple[str, Any]:
+    """The preset that comes first, and the options with what differs from it.
+
+    Args:
+        presets: settings by name; a single one called "" has no name to give.
+        argv: what follows the workload on the command line.
+        make: the options, with the preset's settings as defaults.
+        prog: the command so far, for --help.
+        about: what it does, for --help.
+
+    Raises:
+        ValueError: where no preset is named, or one that there is not; the message lists them.
+    """
+    if set(presets) == {""}:
+        if argv and not argv[0].startswith("-"):
+            raise ValueError(f"{prog} has no preset {argv[0]!r}: it takes options alone")
+        return "", _options(presets[""], argv, make, prog, about)
+    known = ", ".join(presets)
+    if argv and argv[0] in ("-h", "--help"):
+        print(f"usage: {prog} {{{','.join(presets)}}} [options]\n\n{about}")
+        print(f"\n`{prog} PRESET --help` lists the options, with the preset's values: {known}")
+        raise SystemExit(0)
+    if not argv or argv[0].startswith("-"):
+        raise ValueError(f"name a preset after `{prog}`: {known}")
+    if argv[0] not in presets:
+        raise ValueError(f"{prog} has no preset {argv[0]!r}; it has: {known}")
+    preset, rest = argv[0], argv[1:]
+    return preset, _options(presets[preset], rest, make, f"{prog} {preset}", about)
+
+
+def _options(config: C, argv: list[str], make: Callable[[C], Any], prog: str, about: str) -> Any:
+    default = make(config)
     arms = "\n\n".join(f"{name}: {arm.about}." for name, arm in ARMS.items())
-    about = f"{recipe.about}\n\nPresets: {', '.join(presets)}; here {preset}. Arms:\n\n{arms}"
-    command: Command[Any] = tyro.cli(
-        Command[kind],  # type: ignore[valid-type]
-        default=Command(out=tyro.MISSING, config=presets[preset]),
+    return tyro.cli(
+        type(default)[type(config)],
+        default=default,
         args=argv,
-        prog=f"sift train {recipe.name} {preset}",
-        description=about,
+        prog=prog,
+        description=f"{about}\n\nArms:\n\n{arms}",
         config=(tyro.conf.OmitArgPrefixes,),
     )
-    return command
+
+
+def refuse(config: RunConfig, base: RunConfig, instead: Mapping[str, str]) -> None:
+    """Raise where an option of single runs was given, and say what stands for it here."""
+    for name, other in instead.items():
+        if getattr(config, name) != getattr(base, name):
+            raise ValueError(f"--{name.replace('_', '-')} is for single runs: here it is {other}")
+
+
+def usage(text: str, argv: list[str]) -> int | None:
+    """Print how a command is called where nothing, or only options, follow it; its exit code then."""
+    if argv and not argv[0].startswith("-"):
+        return None
+    asked = bool(argv) and argv[0] in ("-h", "--help")
+    print(f"usage: {text}", file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2

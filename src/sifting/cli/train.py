@@ -1,35 +1,68 @@
-"""`sift train RECIPE …`: one entry a recipe."""
+"""`sift train RECIPE PRESET --out FOLDER …`: one run of a recipe."""
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
-RECIPES = {
-    "bert": "sifting.recipes.bert",
-    "gpt": "sifting.recipes.gpt",
-    "resnet": "sifting.recipes.resnet",
-}
+import tyro
 
+from sifting.cli.parsing import TrainOptions, parse_preset, usage
+from sifting.compare.workload import import_from_here
+from sifting.terminal import say
+from sifting.training.engine import Diverged
+from sifting.training.launch import process_group, rank_and_world
+from sifting.training.progress import progress_line
+from sifting.training.recipe import RECIPES, find_recipe, run_recipe
+from sifting.training.run_folder import RunError, read_run
+from sifting.training.signals import exit_code
 
-def find_recipe(name: str) -> Any:
-    """The recipe of a name."""
-    return importlib.import_module(RECIPES[name]).RECIPE
+USAGE = (
+    f"sift train {{{','.join(RECIPES)},module:RECIPE}} PRESET --out FOLDER …\n"
+    "`sift train RECIPE --help` lists a recipe's presets, `sift train RECIPE PRESET --help` its options"
+)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one recipe."""
-    if not argv or argv[0] not in RECIPES:
-        wanted = f"unknown recipe {argv[0]!r}" if argv and not argv[0].startswith("-") else "usage"
-        asked = bool(argv) and argv[0] in ("-h", "--help")
-        print(
-            f"{wanted}: sift train {{{','.join(RECIPES)}}} [preset] --out FOLDER …\n"
-            "`sift train RECIPE --help` says what a recipe takes",
-            file=sys.stdout if asked else sys.stderr,
+    """Run one recipe and return the exit code: 130 or 143 where a signal stopped it."""
+    words = list(argv)
+    code = usage(USAGE, words)
+    if code is not None:
+        return code
+    label = f"sift train {words[0]}"
+    try:
+        import_from_here()
+        recipe = find_recipe(words[0])
+        _, options = parse_preset(
+            recipe.presets,
+            words[1:],
+            make=lambda preset: TrainOptions(out=tyro.MISSING, config=preset),
+            prog=label,
+            about=recipe.about,
         )
-        return 0 if asked else 2
-    from sifting.training.recipe import main as run
-
-    return run(find_recipe(argv[0]), argv[1:])
+        config = options.config
+        with process_group(config.device) as device:
+            config = replace(config, device=device)
+            leads = rank_and_world()[0] == 0
+            with progress_line(config.arm, shown=leads) as watch:
+                outcome = run_recipe(
+                    recipe, config, options.out, resume=options.resume, watch=watch
+                )
+    except (RunError, Diverged, ValueError) as error:
+        say(f"{label}: {error}", error=True)
+        return 2
+    except KeyboardInterrupt:
+        say(f"{label}: stopped at once; --resume goes on from the last checkpoint", error=True)
+        return exit_code("SIGINT")
+    if leads:
+        summary = read_run(options.out).summary or {}
+        done = f"{summary.get('updates')} updates: {summary.get('final')}; {options.out}"
+        how = (
+            f"{outcome.status} after" if outcome.trained else "nothing to do: it had finished after"
+        )
+        say(f"{how} {done}")
+    if outcome.stopped_by is not None:
+        if leads:
+            say(f"{label}: stopped by {outcome.stopped_by}; --resume goes on", error=True)
+        return exit_code(outcome.stopped_by)
+    return 0

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from sifting.measure.audit import default_period
-from sifting.selection.schedule import Schedule
+from sifting.measure.clocks import COUNTED, of_update, repetitions
+from sifting.selection.schedule import Schedule, candidate_count
+from sifting.training.amounts import Kind, parse_amount
 
-Kind = Literal["seconds", "updates", "samples"]
-UNITS: dict[str, tuple[Kind, float]] = {
-    **dict.fromkeys(("s", "sec", "second", "seconds"), ("seconds", 1.0)),
-    **dict.fromkeys(("m", "min", "minute", "minutes"), ("seconds", 60.0)),
-    **dict.fromkeys(("h", "hour", "hours"), ("seconds", 3600.0)),
-    **dict.fromkeys(("u", "update", "updates", "step", "steps"), ("updates", 1.0)),
-    **dict.fromkeys(("n", "sample", "samples"), ("samples", 1.0)),
-}
+UNDERSTOOD = (
+    "seconds (90s, 15m, 2h), updates (2000u), samples back-propagated (64000n), or the time of so many "
+    "updates of the baseline (baseline:2000u)"
+)
 
 
 @dataclass(frozen=True)
@@ -28,42 +24,39 @@ class Budget:
         kind: "seconds" of reference time, "updates", or "samples" back-propagated.
         amount: of that kind.
         of_baseline: whether it is the time that the baseline needs for this many updates.
+        of_all: whether it is the time of all runs together.
     """
 
     kind: Kind
     amount: float
     of_baseline: bool = False
+    of_all: bool = False
 
 
 def parse_budget(text: str) -> Budget:
     """A budget from what a user writes.
 
-    >>> parse_budget("15m")
-    Budget(kind='seconds', amount=900.0, of_baseline=False)
+    >>> parse_budget("15m").amount
+    900.0
     >>> parse_budget("64000 samples").kind
     'samples'
-    >>> parse_budget("baseline:2000u")
-    Budget(kind='updates', amount=2000.0, of_baseline=True)
+    >>> parse_budget("baseline:2000u").of_baseline
+    True
 
     Args:
         text: a number and a unit: seconds (90s, 15m, 2h), updates (2000u) or samples
-            back-propagated (64000n); after "baseline:", the time of so many baseline updates.
+            back-propagated (64000n); after "baseline:", the time of so many baseline updates;
+            after "total:", the time of all runs together.
     """
-    found = re.fullmatch(r"(baseline:)?\s*([0-9]+(?:\.[0-9]+)?|\.[0-9]+)\s*([a-z]+)", text.strip())
-    if found is None or found[3] not in UNITS:
-        raise ValueError(
-            f"budget={text!r} is not understood: give seconds (90s, 15m, 2h), updates (2000u), samples "
-            "back-propagated (64000n), or the time of so many updates of the baseline (baseline:2000u)"
-        )
-    kind, scale = UNITS[found[3]]
-    amount = float(found[2]) * scale
-    if amount <= 0:
-        raise ValueError(f"budget={text!r}: give more than 0")
-    if found[1] and kind != "updates":
+    prefix, colon, amount = text.strip().rpartition(":")
+    if prefix not in ("", "baseline", "total") or (colon and not prefix):
+        raise ValueError(f"budget={text!r} is not understood: give {UNDERSTOOD}")
+    kind, number = parse_amount(amount, name="budget", understood=UNDERSTOOD)
+    if prefix == "baseline" and kind != "updates":
         raise ValueError(f"budget={text!r}: after 'baseline:' give updates, e.g. baseline:2000u")
-    if kind != "seconds" and amount != int(amount):
-        raise ValueError(f"budget={text!r}: give a whole number of {kind}")
-    return Budget(kind, amount, bool(found[1]))
+    if prefix == "total" and kind != "seconds":
+        raise ValueError(f"total={amount!r}: give the time of all runs together, e.g. 2h")
+    return Budget(kind, number, of_baseline=prefix == "baseline", of_all=prefix == "total")
 
 
 @dataclass(frozen=True)
@@ -72,9 +65,10 @@ class Work:
 
     Attributes:
         schedule: of its sifter, for the run as planned.
-        candidates: in a batch.
+        candidates: in a batch; samples that a step trains, where they are drawn for each.
         accumulate: batches whose gradients make one update.
         audit_every: selections between audits; None for the default, 0 for none.
+        by_samples: whether candidates are drawn for each step, rather than met as batches.
         warmup: share of the updates before the first selection, where that is how it is given.
     """
 
@@ -83,6 +77,7 @@ class Work:
     accumulate: int = 1
     audit_every: int | None = 0
     warmup: float | None = None
+    by_samples: bool = False
 
     def steps(self, updates: int) -> Iterator[tuple[int, int, int]]:
         """Candidates drawn, selections and audits before each batch that is trained, endlessly.
@@ -97,12 +92,19 @@ class Work:
             schedule = Schedule(schedule.keep, warm, schedule.stop_step, schedule.every)
         step = batch = selections = 0
         while True:
-            sifts = schedule.sifts(step=step, batch=batch)
+            sifts = schedule.sifts(step=step, batch=step - warm if self.by_samples else batch)
             batch += step >= warm
+            if self.by_samples and not sifts:
+                yield self.candidates, 0, 0
+                step += 1
+                continue
             if sifts:
                 selections += 1
                 period = default_period(schedule.keep_at(step)) if every is None else every
-                yield self.candidates, 1, int(period > 0 and selections % period == 0)
+                drawn = self.candidates
+                if self.by_samples:
+                    drawn = candidate_count(drawn, schedule.keep_at(step))
+                yield drawn, 1, int(period > 0 and selections % period == 0)
                 step += 1
                 continue
             pieces = -(-self.candidates // schedule.count(step=step, size=self.candidates))
@@ -118,18 +120,14 @@ class Work:
         """
         steps = self.steps(updates)
         taken = [next(steps) for _ in range(updates * self.accumulate)]
-        names = ("candidates_seen", "selections", "audits")
-        return {
-            name: sum(column) for name, column in zip(names, zip(*taken, strict=True), strict=True)
-        }
+        columns = zip(*taken, strict=True)
+        return {name: sum(column) for name, column in zip(COUNTED.values(), columns, strict=True)}
 
     def seconds(self, table: Mapping[str, float], updates: int) -> float:
         """Time of so many updates by a table of costs, evaluations left out."""
-        counts = self.counts(updates)
-        each = sum(table.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
-        parts = {"data": "candidates_seen", "scoring": "selections", "auditing": "audits"}
-        rest = sum(table.get(name, 0.0) * counts[count] for name, count in parts.items())
-        return updates * each + rest
+        done = repetitions(updates, self.counts(updates))
+        each = of_update(table)
+        return updates * each + sum(table.get(name, 0.0) * done[name] for name in COUNTED)
 
     def affordable(self, table: Mapping[str, float], seconds: float) -> int:
         """The most updates whose time by a table of costs is within a number of seconds.
@@ -139,7 +137,7 @@ class Work:
         2
 
         Args:
-            table: seconds of each operation, as `engine.charged` takes it.
+            table: seconds of each operation, as `clocks.charged` takes it.
             seconds: to spend, evaluations left out.
         """
         updates = -1
@@ -152,8 +150,8 @@ class Work:
         return updates
 
     def _walk(self, table: Mapping[str, float], seconds: float, planned: int) -> int:
-        each = sum(table.get(name, 0.0) for name in ("forward", "backward", "optimizer"))
-        prices = [table.get(name, 0.0) for name in ("data", "scoring", "auditing")]
+        each = of_update(table)
+        prices = [table.get(name, 0.0) for name in COUNTED]
         if each <= 0:
             raise ValueError("a table without the time of an update: calibrate again")
         spent, updates, seconds = 0.0, 0, seconds * (1 + 1e-9)

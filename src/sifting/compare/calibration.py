@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sifting.compare.budget import Work
-from sifting.compare.workload import Target, seed_all
+from sifting.compare.workload import Workload, seed_all
+from sifting.measure.clocks import COUNTED, OPERATIONS, UPDATE
+from sifting.training.assemble import assemble
+from sifting.training.config import RunConfig
 from sifting.training.engine import Diverged, Engine
 from sifting.training.problem import Problem
-from sifting.training.recipe import Common, assemble
 from sifting.training.run_folder import RunError
 
-OPERATIONS = ("data", "scoring", "auditing", "forward", "backward", "optimizer")
-SAME = ("forward", "backward", "optimizer")  # the same work in every arm that trains as many
 FIRST = 3  # rounds left out, in which caches and allocators fill
 FEWEST, MOST, LIMIT = 8, 60, 60.0  # rounds, and seconds after which the fewest will do
 SPAN = 200  # updates whose time is compared to see how much noise is left
@@ -33,7 +33,7 @@ class Calibration:
     """What was measured.
 
     Attributes:
-        tables: of each arm, seconds of each operation, as `engine.charged` takes them.
+        tables: of each arm, seconds of each operation, as `clocks.charged` takes them.
         work: of each arm, how it goes through its candidates.
         batches: of each arm, samples trained at once.
         same: of each arm, what it shares with those whose update is the same work.
@@ -42,6 +42,9 @@ class Calibration:
         load: the machine's, before and after.
         doubt: of each arm, how far its time over the baseline's differs between every
             other round and the rest, as a share of it: the noise that is left in the table.
+        checkpoint_bytes: of one checkpoint.
+        constant_lr: whether the learning rate stays as it is over the run.
+        diverged: arms whose loss stopped being finite before they were measured whole.
     """
 
     tables: dict[str, dict[str, float]]
@@ -52,35 +55,48 @@ class Calibration:
     evaluation: float
     load: tuple[float | None, float | None]
     doubt: dict[str, float]
+    checkpoint_bytes: int = 0
+    constant_lr: bool = False
+    diverged: tuple[str, ...] = ()
 
 
 class Trial:
     """Some updates of an arm on a throw-away copy, each of its operations timed."""
 
-    def __init__(self, target: Target, config: Common, folder: Path) -> None:
+    def __init__(self, workload: Workload, config: RunConfig, folder: Path) -> None:
         self.config = config
         config = replace(config, evaluations=1)
         seed_all(config.seed)
-        self.problem: Problem = target.problem(config)
+        self.problem: Problem = workload.problem(config)
         self.engine: Engine = assemble(
-            target.name, config, self.problem, folder, updates=FAR, resume=False
+            workload.name, config, self.problem, folder, updates=FAR, resume=False
         )
         sifter = self.engine.sifter
         # as the run will have it, before selection and audits are forced
         self.schedule, self.audit_every = sifter.schedule, sifter.auditor.every
         sifter.rehearse()
         self.readings: dict[str, list[float]] = {name: [] for name in OPERATIONS}
+        self.diverged = False
 
     def step(self, *, keep: bool) -> None:
-        """One update; its times are noted where they are to be kept."""
+        """One update; its times are noted where they are to be kept.
+
+        A trial that diverges is over: its run will diverge too, and say so.
+        """
+        if self.diverged:
+            return
         before = self._now()
-        self.engine.advance(1)
-        if not keep:
+        try:
+            self.engine.advance(1)
+        except Diverged:
+            self.diverged = True
+        if self.engine.update == 1 and before["updates"] == 0:
+            self._check_size()
+        if not keep or self.engine.update == before["updates"]:
             return
         spent = {name: value - before[name] for name, value in self._now().items()}
-        parts = {"data": "candidates_seen", "scoring": "selections", "auditing": "audits"}
         for name in OPERATIONS:
-            times = spent[parts[name]] if name in parts else 1
+            times = spent[COUNTED[name]] if name in COUNTED else 1
             if times:
                 self.readings[name].append(spent[name] / times)
 
@@ -88,6 +104,7 @@ class Trial:
         stats = self.engine.sifter.stats()
         return {
             **self.engine.seconds,
+            "updates": self.engine.update,
             "data": stats.seconds_loading,
             "scoring": stats.seconds_scoring,
             "auditing": stats.seconds_auditing,
@@ -96,25 +113,50 @@ class Trial:
             "audits": stats.audits,
         }
 
+    def _check_size(self) -> None:
+        """Raise where the loader did not take the size it was asked for: arms would not train alike."""
+        if self.engine.sifter.draws != "batch":
+            return  # any batch size is what is trained
+        asked = round(self.problem.batch / self.schedule.keep_at(0))
+        seen = self.engine.sifter.stats().candidates_seen
+        if seen != asked * self.config.accumulate:
+            raise ValueError(
+                f"batches({asked}) gave {seen / self.config.accumulate:g} samples in its first batch: the "
+                "Problem's batches must be of the size they are called with, since an arm that selects "
+                "draws more than it trains"
+            )
+
     def reading(self) -> Reading:
         """What was found, without the model; the trial is over."""
-        self.engine.finish()
+        if not self.diverged:
+            self.engine.finish()
         config, problem = self.config, self.problem
         given = round(config.warmup * FAR) * config.accumulate
         by_share = config.warmup > 0 and self.schedule.warmup_steps == given
+        by_samples = self.engine.sifter.draws == "samples"
+        keep = 1.0 if by_samples else self.schedule.keep_at(0)
         work = Work(
             self.schedule,
-            round(problem.batch / self.schedule.keep_at(0)),
+            round(problem.batch / keep),
             config.accumulate,
             self.audit_every,
             config.warmup if by_share else None,
+            by_samples,
         )
         size = sum(p.numel() for p in problem.model.parameters())
         same = (
             f"{config.accumulate} × {problem.batch} samples, {size} parameters, "
             f"clip {config.clip}, autocast {config.autocast}"
         )
-        return Reading(self.readings, work, problem.batch, same)
+        return Reading(
+            self.readings,
+            work,
+            problem.batch,
+            same,
+            checkpoint_bytes=problem.checkpoint_bytes(),
+            constant_lr=problem.schedule is None,
+            diverged=self.diverged,
+        )
 
 
 @dataclass(frozen=True)
@@ -125,10 +167,17 @@ class Reading:
     work: Work
     batch: int
     same: str
+    checkpoint_bytes: int = 0
+    constant_lr: bool = False
+    diverged: bool = False
 
 
 def calibrate(
-    target: Target, configs: Mapping[str, Common], *, together: bool = True, limit: float = LIMIT
+    workload: Workload,
+    configs: Mapping[str, RunConfig],
+    *,
+    together: bool = True,
+    limit: float = LIMIT,
 ) -> Calibration:
     """Time every arm's operations; medians over rounds in which the arms take turns.
 
@@ -137,7 +186,7 @@ def calibrate(
     between arms must not enter their budgets.
 
     Args:
-        target: what is trained.
+        workload: what is trained.
         configs: settings by arm, all of one seed.
         together: whether all arms are in memory at once; else one is measured after the other.
         limit: seconds after which no more rounds are made than are needed.
@@ -156,20 +205,29 @@ def calibrate(
             for name in group:
                 with _naming(name):
                     folder = Path(place) / str(len(readings) + len(trials))
-                    trials[name] = Trial(target, configs[name], folder)
+                    trials[name] = Trial(workload, configs[name], folder)
             _measure(trials, limit / len(groups))
             if not readings:
-                evaluation = _evaluated(target, trials[group[0]].problem)
+                evaluation = _evaluated(workload, trials[group[0]].problem)
             readings.update({name: trial.reading() for name, trial in trials.items()})
+    first = next(iter(readings))
+    if readings[first].diverged:
+        raise ValueError(
+            f"arm {first!r} cannot be trained: its loss is not finite within {FIRST + MOST} updates. Lower "
+            "the learning rate, or clip"
+        )
     return Calibration(
         tables=_tables(readings),
         work={name: reading.work for name, reading in readings.items()},
         batches={name: reading.batch for name, reading in readings.items()},
         same={name: reading.same for name, reading in readings.items()},
-        rounds=min(len(reading.times["forward"]) for reading in readings.values()),
+        rounds=min(len(r.times["forward"]) for r in readings.values() if not r.diverged),
         evaluation=evaluation,
         load=(before, _load()),
         doubt=_doubt(readings),
+        checkpoint_bytes=max(reading.checkpoint_bytes for reading in readings.values()),
+        constant_lr=any(reading.constant_lr for reading in readings.values()),
+        diverged=tuple(name for name, reading in readings.items() if reading.diverged),
     )
 
 
@@ -194,22 +252,22 @@ def _naming(arm: str) -> Iterator[None]:
         raise ValueError(f"arm {arm!r} cannot be trained: {error}") from error
 
 
-def _evaluated(target: Target, problem: Problem) -> float:
-    """Seconds of an evaluation, whose figures must hold the one that counts."""
+def _evaluated(workload: Workload, problem: Problem) -> float:
+    """Seconds of an evaluation, whose metrics must hold the one that counts."""
     begin = time.monotonic()
-    figures = problem.evaluate(problem.model)
-    if not isinstance(figures, dict) or not isinstance(figures.get(problem.metric), int | float):
+    metrics = problem.evaluate(problem.model)
+    if not isinstance(metrics, dict) or not isinstance(metrics.get(problem.metric), int | float):
         raise ValueError(
-            f"{target.name}: evaluate gave {figures!r}, which must be a dict with a number under "
+            f"{workload.name}: evaluate gave {metrics!r}, which must be a dict with a number under "
             f"{problem.metric!r}, the problem's metric"
         )
     spent = time.monotonic() - begin
-    for name, value in figures.items():
+    for name, value in metrics.items():
         try:
             json.dumps({name: value})
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{target.name}: evaluate gave {name}={value!r}, a {type(value).__name__}, which cannot be "
+                f"{workload.name}: evaluate gave {name}={value!r}, a {type(value).__name__}, which cannot be "
                 "written to the log: give a plain number, e.g. by .item()"
             ) from error
     return spent
@@ -244,12 +302,15 @@ def _doubt(readings: Mapping[str, Reading]) -> dict[str, float]:
         }
         ratios.append({arm: value / next(iter(spent.values())) for arm, value in spent.items()})
     one, other = ratios
-    return {arm: abs(one[arm] - other[arm]) / (one[arm] + other[arm]) for arm in readings}
+    return {
+        arm: 0.0 if reading.diverged else abs(one[arm] - other[arm]) / (one[arm] + other[arm])
+        for arm, reading in readings.items()
+    }
 
 
 def _pools(reading: Reading) -> list[tuple[str, object]]:
     """The operations that arms share, and what they have to have in common for it."""
-    return [*((name, reading.same) for name in SAME), ("data", reading.work.candidates)]
+    return [*((name, reading.same) for name in UPDATE), ("data", reading.work.candidates)]
 
 
 def _load() -> float | None:

@@ -15,43 +15,45 @@ from typing import Literal
 
 from rich.console import Console
 
-from sifting.compare.harness import BASELINE, Plan, prepare
-from sifting.compare.live import Board, plan_table
-from sifting.compare.manifest import Record, with_evaluations
+from sifting import files
+from sifting.compare.harness import BASELINE, Comparison, forecast, prepare
+from sifting.compare.live import Board, plan_table, tell
+from sifting.compare.manifest import Manifest, with_evaluations
 from sifting.compare.tables import NOTE, Entry, GridTable
-from sifting.compare.turns import Cell, run_cells
-from sifting.compare.workload import RecipeTarget
-from sifting.training.recipe import Common
-from sifting.training.run_folder import read_run
+from sifting.compare.turns import PlannedRun, run_in_turns
+from sifting.compare.workload import RecipeWorkload
+from sifting.training.config import RunConfig
+from sifting.training.locks import locked
+from sifting.training.run_folder import RunError, read_run
 
-Kind = Literal["time", "updates"]
-KINDS: dict[Kind, str] = {"time": "training time", "updates": "number of gradient updates"}
+Equal = Literal["time", "updates"]
+KINDS: dict[Equal, str] = {"time": "training time", "updates": "number of gradient updates"}
 TITLES = {"uoft-cs/cifar100": "CIFAR-100", "ethz/food101": "Food-101"}
 
 
 @dataclass(frozen=True)
-class Pictured:
+class ImageSource:
     """A data set of a grid.
 
-    >>> Pictured.parse("ethz/food101@224", side=32)
-    Pictured(source='ethz/food101', side=224)
+    >>> ImageSource.parse("ethz/food101@224", side=32)
+    ImageSource(source='ethz/food101', side=224)
 
     Attributes:
         source: as `--data` of the recipe takes it.
-        side: height and width of its pictures.
+        side: height and width of its images.
     """
 
     source: str
     side: int
 
     @classmethod
-    def parse(cls, text: str, *, side: int) -> Pictured:
+    def parse(cls, text: str, *, side: int) -> ImageSource:
         """From what a user writes: a source, and after an @ another side than the preset's."""
         source, at, tail = text.rpartition("@")
         if not at:
             return cls(text, side)
         if not source or not tail.isdigit() or int(tail) < 1:
-            raise ValueError(f"datasets={text!r}: after the @ give the pictures' side, e.g. @224")
+            raise ValueError(f"datasets={text!r}: after the @ give the images' side, e.g. @224")
         return cls(source, int(tail))
 
     @property
@@ -71,24 +73,26 @@ class Grid:
     """What a grid runs.
 
     Attributes:
-        target: the recipe.
+        workload: the recipe.
         out: folder of all.
         configs: settings by arm; data, learning rate and seed are put in later.
         datasets: one or several.
         max_lrs: peak learning rates.
         seeds: of every arm and learning rate.
         block: updates of a turn; None for some seconds' worth.
-        sequential: one cell after the other.
+        sequential: one run after the other.
+        keep_finished: whether the checkpoints of runs that have finished stay.
     """
 
-    target: RecipeTarget
+    workload: RecipeWorkload
     out: Path
-    configs: dict[str, Common]
-    datasets: tuple[Pictured, ...]
+    configs: dict[str, RunConfig]
+    datasets: tuple[ImageSource, ...]
     max_lrs: tuple[float, ...]
     seeds: tuple[int, ...]
     block: int | None = None
     sequential: bool = False
+    keep_finished: bool = False
 
     def __post_init__(self) -> None:
         for name in ("datasets", "max_lrs"):
@@ -103,50 +107,56 @@ class Grid:
         if len(set(folders)) < len(folders):
             raise ValueError(f"datasets: two would be written to one folder, of {folders}")
 
-    def plan(self, data: Pictured) -> Plan:
+    def plan(self, data: ImageSource) -> Comparison:
         """The comparison at equal time on a data set: that of the baseline's own updates."""
         on = {"data": data.source, "side": data.side}
-        configs = {a: self.target.with_settings(c, on) for a, c in self.configs.items()}
-        updates = self.target.updates(configs[BASELINE])
+        configs = {a: self.workload.with_settings(c, on) for a, c in self.configs.items()}
+        updates = self.workload.updates(configs[BASELINE])
         out, budget = self.out / data.folder, f"baseline:{updates}u"
-        return Plan(self.target, out, configs, self.seeds, budget, self.block, self.sequential)
+        return Comparison(
+            self.workload, out, configs, self.seeds, budget, self.block, self.sequential
+        )
 
-    def groups(self, plan: Plan, record: Record) -> list[list[Cell]]:
-        """The cells on a data set, in groups that are in memory together."""
+    def groups(self, plan: Comparison, manifest: Manifest) -> list[list[PlannedRun]]:
+        """The runs on a data set, in groups that are in memory together."""
         groups = [
-            [self.cell(plan, record, arm, lr, kind, seed) for arm in plan.configs]
+            [self.planned_run(plan, manifest, arm, lr, kind, seed) for arm in plan.configs]
             for seed in self.seeds
             for kind in KINDS
             for lr in self.max_lrs
         ]
         met: set[Path] = set()
         fresh = []
-        for group in groups:  # the baseline's cells are in both comparisons
-            fresh.append([cell for cell in group if cell.path not in met])
-            met |= {cell.path for cell in group}
-        return [[cell] for group in fresh for cell in group] if self.sequential else fresh
+        for group in groups:  # the baseline's runs are in both comparisons
+            fresh.append([run for run in group if run.path not in met])
+            met |= {run.path for run in group}
+        return [[run] for group in fresh for run in group] if self.sequential else fresh
 
-    def cell(self, plan: Plan, record: Record, arm: str, lr: float, kind: Kind, seed: int) -> Cell:
+    def planned_run(
+        self, plan: Comparison, manifest: Manifest, arm: str, lr: float, kind: Equal, seed: int
+    ) -> PlannedRun:
         """One run."""
         if kind == "updates" or arm == BASELINE:
-            kind, record = "updates", at_equal_updates(record)
-        config = self.target.with_settings(plan.configs[arm], {"max_lr": lr})
+            kind, manifest = "updates", at_equal_updates(manifest)
+        config = self.workload.with_settings(plan.configs[arm], {"max_lr": lr})
         out = plan.out / f"lr-{lr:g}" / kind
-        cell = record.cell(out, replace(config, seed=seed))
+        run = manifest.planned_run(out, replace(config, seed=seed))
         label = f", max_lr {lr:g}, same {KINDS[kind]}"
-        return replace(with_evaluations(cell, record.evaluation), label=label)
+        return replace(with_evaluations(run, manifest.evaluation), label=label)
 
-    def table(self, data: Pictured, plan: Plan, record: Record, kind: Kind) -> GridTable:
-        """A table as in the paper, from the cells that are over."""
-        test = self.target.data(plan.configs[BASELINE])[1]
+    def table(
+        self, data: ImageSource, plan: Comparison, manifest: Manifest, kind: Equal
+    ) -> GridTable:
+        """A table as in the paper, from the runs that are over."""
+        test = self.workload.data(plan.configs[BASELINE])[1]
         entries = {
             (lr, arm): Entry.of(
                 [
-                    read_run(cell.path)
-                    for cell in (
-                        self.cell(plan, record, arm, lr, kind, seed) for seed in self.seeds
+                    read_run(run.path)
+                    for run in (
+                        self.planned_run(plan, manifest, arm, lr, kind, seed) for seed in self.seeds
                     )
-                    if cell.over
+                    if run.over
                 ],
                 chance=1 / test.classes,
                 tests=len(test),
@@ -155,48 +165,54 @@ class Grid:
             for lr in self.max_lrs
             for arm in plan.configs
         }
-        shown = at_equal_updates(record) if kind == "updates" else record
+        shown = at_equal_updates(manifest) if kind == "updates" else manifest
         updates = {arm: shown.arms[arm].updates for arm in plan.configs}
         title = f"{data.title} with same {KINDS[kind]}"
         return GridTable(title, tuple(self.max_lrs), tuple(plan.configs), entries, updates)
 
 
-def at_equal_updates(record: Record) -> Record:
-    """The record of a comparison by time, every arm with the baseline's updates instead."""
-    updates = record.arms[BASELINE].updates
+def at_equal_updates(manifest: Manifest) -> Manifest:
+    """The manifest of a comparison by time, every arm with the baseline's updates instead."""
+    updates = manifest.arms[BASELINE].updates
     arms = {
         arm: replace(row, updates=updates, seconds=row.seconds * updates / row.updates)
-        for arm, row in record.arms.items()
+        for arm, row in manifest.arms.items()
     }
     budget = {"kind": "updates", "amount": float(updates)}
-    return replace(record, asked=f"{updates}u", budget=budget, arms=arms)
+    return replace(manifest, asked=f"{updates}u", budget=budget, arms=arms)
 
 
 def run_grid(grid: Grid, console: Console) -> tuple[str | None, list[GridTable]]:
     """Run what is left of a grid; returns the signal that stopped it, and the tables so far."""
     tables: list[GridTable] = []
-    for data in grid.datasets:
-        grid.target.cache.clear()  # pictures of the last data set
-        plan = grid.plan(data)
-        record = prepare(plan, console)
-        console.print(f"{data.title.rstrip(',')}:", markup=False, highlight=False)
-        console.print(plan_table(record))
-        groups = grid.groups(plan, record)
-        board = Board(console, [cell for group in groups for cell in group])
-        with board.shown():
-            stopped = run_cells(
-                grid.target, groups, block=grid.block, watch=board.watch, ended=board.ended
-            )
-        tables += [grid.table(data, plan, record, kind) for kind in KINDS]
-        _write(grid.out / "tables.md", tables)
-        if stopped is not None:
-            return stopped, tables
+    with locked(grid.out):
+        for data in grid.datasets:
+            grid.workload.cache.clear()  # images of the last data set
+            plan = grid.plan(data)
+            manifest = prepare(plan, console)
+            tell(console, f"{data.title.rstrip(',')}:")
+            console.print(plan_table(manifest))
+            groups = grid.groups(plan, manifest)
+            tell(console, forecast(groups, manifest, keep=grid.keep_finished))
+            board = Board(console, [run for group in groups for run in group])
+            with board.shown():
+                stopped = run_in_turns(
+                    grid.workload,
+                    groups,
+                    block=grid.block,
+                    keep_finished=grid.keep_finished,
+                    watch=board.watch,
+                    ended=board.ended,
+                )
+            tables += [grid.table(data, plan, manifest, kind) for kind in KINDS]
+            _write(grid.out / "tables.md", tables)
+            if stopped is not None:
+                return stopped, tables
     return None, tables
 
 
 def _write(path: Path, tables: list[GridTable]) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(
-        "\n".join([*(table.markdown() for table in tables), NOTE, ""]), encoding="utf-8"
-    )
-    part.replace(path)
+    try:
+        files.write_text(path, "\n".join([*(table.markdown() for table in tables), NOTE, ""]))
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error}") from error

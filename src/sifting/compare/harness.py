@@ -1,4 +1,4 @@
-"""A comparison from start to end: calibrate, plan, run the cells in turns, judge."""
+"""A comparison from start to end: calibrate, plan, train the runs in turns, judge."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from pathlib import Path
 
 from rich.console import Console
 
+from sifting import files
 from sifting.compare.budget import parse_budget
-from sifting.compare.calibration import calibrate
-from sifting.compare.live import Board, plan_table
-from sifting.compare.manifest import NAME, Record, make_record, read_record, with_evaluations
-from sifting.compare.turns import Cell, run_cells
-from sifting.compare.workload import Target, parse_settings
+from sifting.compare.calibration import Calibration, calibrate
+from sifting.compare.live import Board, plan_table, span, tell
+from sifting.compare.manifest import NAME, Manifest, make_manifest, read_manifest, with_evaluations
+from sifting.compare.turns import PlannedRun, run_in_turns
+from sifting.compare.workload import Workload, parse_settings
 from sifting.training.arms import find_arm
-from sifting.training.recipe import Common
-from sifting.training.run_folder import RunError, read_run, write_json
+from sifting.training.config import RunConfig
+from sifting.training.locks import locked
+from sifting.training.run_folder import RunError, read_run
 from sifting.verdict import Verdict, judge
 
 BASELINE, CONTROL = "baseline", "random"
@@ -25,26 +27,28 @@ DOUBT = 0.02  # noise in an arm's time over the baseline's from which a user is 
 
 
 @dataclass(frozen=True)
-class Plan:
+class Comparison:
     """What is compared, and how.
 
     Attributes:
-        target: what is trained.
+        workload: what is trained.
         out: folder of all.
         configs: settings by arm; seeds are put in later.
         seeds: of each arm.
         budget: as the user wrote it.
         block: updates of a turn; None for some seconds' worth.
-        sequential: one cell after the other, so that one model is in memory at a time.
+        sequential: one run after the other, so that one model is in memory at a time.
+        keep_finished: whether the checkpoints of runs that have finished stay.
     """
 
-    target: Target
+    workload: Workload
     out: Path
-    configs: dict[str, Common]
+    configs: dict[str, RunConfig]
     seeds: tuple[int, ...]
     budget: str
     block: int | None = None
     sequential: bool = False
+    keep_finished: bool = False
 
     def __post_init__(self) -> None:
         parse_budget(self.budget)
@@ -53,27 +57,27 @@ class Plan:
         if self.block is not None and self.block < 1:
             raise ValueError(f"turn={self.block}: give at least 1 update")
 
-    def cells(self, record: Record) -> list[list[Cell]]:
-        """The cells in groups that are in memory together."""
+    def runs(self, manifest: Manifest) -> list[list[PlannedRun]]:
+        """The runs in groups that are in memory together."""
         groups = [
             [
                 with_evaluations(
-                    record.cell(self.out, replace(config, seed=seed)), record.evaluation
+                    manifest.planned_run(self.out, replace(config, seed=seed)), manifest.evaluation
                 )
                 for config in self.configs.values()
             ]
             for seed in self.seeds
         ]
-        return [[cell] for group in groups for cell in group] if self.sequential else groups
+        return [[run] for group in groups for run in group] if self.sequential else groups
 
 
-def configs_of(
-    target: Target, base: Common, arms: Sequence[str], given: Sequence[str], *, control: bool
-) -> dict[str, Common]:
+def arm_configs(
+    workload: Workload, base: RunConfig, arms: Sequence[str], given: Sequence[str], *, control: bool
+) -> dict[str, RunConfig]:
     """Settings by arm; the baseline is always among them, and random-keep unless refused.
 
     Args:
-        target: what is trained.
+        workload: what is trained.
         base: settings of all arms.
         arms: names.
         given: settings of single arms, "ARM:key=value".
@@ -89,83 +93,126 @@ def configs_of(
     found = {}
     for name in names:
         own = {**settings.get(None, {}), **settings.get(name, {})}
-        found[name] = replace(target.with_settings(base, own), arm=name)
+        found[name] = replace(workload.with_settings(base, own), arm=name)
     return found
 
 
-def prepare(plan: Plan, console: Console) -> Record:
-    """The record of a plan: as it was on an earlier start, or measured now."""
+def prepare(plan: Comparison, console: Console) -> Manifest:
+    """The manifest of a comparison: as it was on an earlier start, or measured now."""
     _check_folder(plan.out)
-    old = read_record(plan.out)
+    old = read_manifest(plan.out)
     configs = plan.configs
     if old is not None:
-        old.check(plan.out, target=plan.target.name, asked=plan.budget, configs=configs)
+        old.check(plan.out, workload=plan.workload.name, asked=plan.budget, configs=configs)
         if all(arm in old.arms for arm in configs):
             return old
     todo = {a: c for a, c in configs.items() if old is None or a not in old.arms or a == BASELINE}
-    console.print(f"calibrating {', '.join(todo)}", markup=False, highlight=False)
+    tell(console, f"calibrating {', '.join(todo)}")
     first = {arm: replace(config, seed=plan.seeds[0]) for arm, config in todo.items()}
-    record = make_record(
-        target=plan.target.name,
+    found = calibrate(plan.workload, first, together=not plan.sequential)
+    manifest = make_manifest(
+        workload=plan.workload.name,
         asked=plan.budget,
         budget=parse_budget(plan.budget),
         configs=configs,
-        found=calibrate(plan.target, first, together=not plan.sequential),
+        found=found,
+        seeds=len(plan.seeds),
         old=old,
     )
-    record.write(plan.out)
-    worst = max(record.calibrations[-1]["doubt"].values())
+    manifest.write(plan.out)
+    for remark in remarks(found, plan.out):
+        tell(console, remark)
+    return manifest
+
+
+def remarks(found: Calibration, out: Path) -> list[str]:
+    """What a user should know about a calibration before anything runs."""
+    said = [
+        f"arm {arm!r} diverged while it was measured, and will in its runs"
+        for arm in found.diverged
+    ]
+    worst = max(found.doubt.values())
     if worst > DOUBT:
-        load = record.calibrations[-1]["load"][1]
-        console.print(
-            f"the table is uncertain by {worst:.0%} (load {load} on {os.cpu_count()} cores), and so are time "
-            f"budgets: for a better one, delete {plan.out / NAME} and start when the machine is quieter",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+        said.append(
+            f"the table is uncertain by {worst:.0%} (load {found.load[1]} on {os.cpu_count()} cores), and so "
+            f"are time budgets: for a better one, delete {out / NAME} and start when the machine is quieter"
         )
-    return record
+    if found.constant_lr:
+        said.append(
+            "the learning rate is constant (the Problem has no schedule): most training decays it, and arms "
+            "may compare otherwise where it is decayed"
+        )
+    return said
 
 
-def compare(plan: Plan, console: Console) -> tuple[str | None, Verdict | None]:
+def forecast(groups: Sequence[Sequence[PlannedRun]], manifest: Manifest, *, keep: bool) -> str:
+    """How many runs are left, how long they take in all, and how much room checkpoints need.
+
+    Args:
+        groups: runs that are in memory together.
+        manifest: of the comparison.
+        keep: whether the checkpoints of finished runs stay.
+    """
+    left = [run for group in groups for run in group if not run.over]
+    planned = sum(len(group) for group in groups)
+    if not left:
+        return f"all {planned} runs are over"
+    # while one is written, the one that it takes the place of is still there
+    room = manifest.checkpoint_bytes * sum(run.config.keep_checkpoints + 1 for run in left)
+    if not keep:
+        most = max(sum(r.config.keep_checkpoints + 1 for r in g if not r.over) for g in groups)
+        room = manifest.checkpoint_bytes * most
+    seconds = sum(run.seconds for run in left)
+    counted = f"{planned} runs" if len(left) == planned else f"{len(left)} of {planned} runs left"
+    size = f", up to {room / 1e9:.2g} GB of checkpoints at a time" if room else ""
+    return f"{counted}, about {span(seconds)} in all by the table above{size}"
+
+
+def compare(plan: Comparison, console: Console) -> tuple[str | None, Verdict | None]:
     """Run what is left of a comparison, and judge it.
 
     Returns:
         The signal that stopped it, if one did, and the verdict, if there is enough for one.
     """
-    record = prepare(plan, console)
-    console.print(plan_table(record))
-    groups = plan.cells(record)
-    board = Board(console, [cell for group in groups for cell in group])
-    with board.shown():
-        stopped = run_cells(
-            plan.target, groups, block=plan.block, watch=board.watch, ended=board.ended
-        )
-    if stopped is not None:
-        return stopped, None
-    return None, verdict_of(plan.out, record)
+    _check_folder(plan.out)
+    with locked(plan.out):
+        manifest = prepare(plan, console)
+        console.print(plan_table(manifest))
+        groups = plan.runs(manifest)
+        tell(console, forecast(groups, manifest, keep=plan.keep_finished))
+        board = Board(console, [run for group in groups for run in group])
+        with board.shown():
+            stopped = run_in_turns(
+                plan.workload,
+                groups,
+                block=plan.block,
+                keep_finished=plan.keep_finished,
+                watch=board.watch,
+                ended=board.ended,
+            )
+        if stopped is not None:
+            return stopped, None
+        return None, verdict_of(plan.out, manifest)
 
 
-def verdict_of(out: Path, record: Record) -> Verdict:
-    """Judge all finished cells of a folder, those of earlier starts too; written beside them."""
+def verdict_of(out: Path, manifest: Manifest) -> Verdict:
+    """Judge all finished runs of a folder, those of earlier starts too; written beside them."""
     paths = sorted(
-        path for row in record.arms.values() for path in (out / row.folder).glob("seed-*")
+        path for row in manifest.arms.values() for path in (out / row.folder).glob("seed-*")
     )
     verdict = judge([read_run(path) for path in paths if (path / "run.json").exists()])
-    write_json(out / "verdict.json", verdict.to_dict())
-    part = out / ".verdict.md.part"
-    part.write_text(verdict.markdown() + "\n", encoding="utf-8")
-    part.replace(out / "verdict.md")
+    try:
+        files.write_json(out / "verdict.json", verdict.to_dict())
+        files.write_text(out / "verdict.md", verdict.markdown() + "\n")
+    except OSError as error:
+        raise RunError(f"cannot write the verdict to {out}: {error}") from error
     return verdict
 
 
 def _check_folder(out: Path) -> None:
     if (out / "run.json").exists():
         raise RunError(f"{out} is a run folder: choose another one for a comparison")
-    probe = out / ".probe"
     try:
-        out.mkdir(parents=True, exist_ok=True)
-        probe.write_text("")
-        probe.unlink()
+        files.check_writable(out)
     except OSError as error:
         raise RunError(f"cannot write a comparison to {out}: {error}") from error

@@ -12,9 +12,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from sifting.compare.calibration import OPERATIONS
-from sifting.compare.manifest import Record
-from sifting.compare.turns import Cell, TimeLeft
+from sifting.compare.manifest import Manifest
+from sifting.compare.turns import PlannedRun, TimeLeft
+from sifting.measure.clocks import OPERATIONS
+from sifting.terminal import printable
 
 
 def span(seconds: float | None) -> str:
@@ -30,18 +31,24 @@ def span(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def tell(console: Console, line: object) -> None:
+    """Print a line as it is: names in it are neither markup nor emoji nor escapes."""
+    text = printable(line)
+    console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+
 class Board:
     """A line for each arm, of the seed under way, and the time left overall.
 
     Args:
         console: where to show it.
-        cells: all of the comparison.
+        runs: all of the comparison.
     """
 
-    def __init__(self, console: Console, cells: Sequence[Cell]) -> None:
-        self.console, self.cells = console, cells
-        self.left = TimeLeft(cells)
-        self.over = sum(cell.over for cell in cells)
+    def __init__(self, console: Console, runs: Sequence[PlannedRun]) -> None:
+        self.console, self.runs = console, runs
+        self.left = TimeLeft(runs)
+        self.over = sum(run.over for run in runs)
         self.seen: dict[str, dict[str, Any]] = {}
         self.live: Live | None = None
 
@@ -55,68 +62,63 @@ class Board:
             yield
         self.live = None
 
-    def watch(self, cell: Cell, record: Mapping[str, Any]) -> None:
-        """Take in a record of a cell."""
-        seen = self.seen.setdefault(cell.config.arm, {})
-        if seen.get("path") != cell.path:
+    def watch(self, run: PlannedRun, record: Mapping[str, Any]) -> None:
+        """Take in a record of a run."""
+        seen = self.seen.setdefault(run.config.arm, {})
+        if seen.get("path") != run.path:
             seen.clear()
-        seen.update(record, path=cell.path, seed=cell.config.seed, planned=cell.updates)
+        seen.update(record, path=run.path, seed=run.config.seed, planned=run.updates)
         seen.update(record.get("selection") or {})
-        self.left.note(cell, int(record["step"]))
+        self.left.note(run, int(record["step"]))
         if self.live is not None:
             self.live.update(self.render())
 
-    def ended(self, cell: Cell, status: str) -> None:
-        """Take in that a cell is over."""
+    def ended(self, run: PlannedRun, status: str) -> None:
+        """Take in that a run is over."""
         self.over += 1
-        self.left.end(cell)
-        last = self.seen.get(cell.config.arm, {})
-        last = last if last.get("path") == cell.path else {}
+        self.left.end(run)
+        last = self.seen.get(run.config.arm, {})
+        last = last if last.get("path") == run.path else {}
         metric = last.get("metric", "")
-        shown = f", {metric} {_figure(last[metric], '.4f')}" if metric in last else ""
+        shown = f", {metric} {_number(last[metric], '.4f')}" if metric in last else ""
         how = "diverged" if status == "failed" else status
-        done = f"{self.over} of {len(self.cells)} cells, left {span(self.left.seconds)}"
-        self.console.print(
-            f"{cell.name}: {how}{shown}; {done}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        done = f"{self.over} of {len(self.runs)} runs, left {span(self.left.seconds)}"
+        tell(self.console, f"{run.name}: {how}{shown}; {done}")
         if self.live is not None:
             self.live.update(self.render())
 
     def render(self) -> Group:
         """The board as it is."""
         table = Table(box=None, pad_edge=False)
-        metric = next((seen["metric"] for seen in self.seen.values()), "figure")
+        metric = next((seen["metric"] for seen in self.seen.values()), "metric")
         for name in ("arm", "seed", "update", "loss", metric, "rho", "scoring"):
-            table.add_column(name, justify="left" if name == "arm" else "right")
+            table.add_column(Text(printable(name)), justify="left" if name == "arm" else "right")
         for arm, seen in self.seen.items():
             spent = sum(seen["seconds"].values())
             table.add_row(
-                Text(arm),
+                Text(printable(arm)),
                 str(seen["seed"]),
                 f"{seen['step']}/{seen['planned']}",
-                _figure(seen.get("loss"), ".3f"),
-                _figure(seen.get(metric), ".2%" if "acc" in metric else ".4f"),
-                _figure(seen.get("rho_approx"), ".2f"),
-                _figure(seen["seconds"].get("scoring", 0.0) / spent if spent else None, ".0%"),
+                _number(seen.get("loss"), ".3f"),
+                _number(seen.get(metric), ".2%" if "acc" in metric else ".4f"),
+                _number(seen.get("rho_approx"), ".2f"),
+                _number(seen["seconds"].get("scoring", 0.0) / spent if spent else None, ".0%"),
             )
-        line = f"{self.over} of {len(self.cells)} cells done, left {span(self.left.seconds)}"
+        line = f"{self.over} of {len(self.runs)} runs done, left {span(self.left.seconds)}"
         return Group(table, Text(line))
 
 
-def _figure(value: float | None, form: str) -> str:
+def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def plan_table(record: Record) -> Table:
+def plan_table(manifest: Manifest) -> Table:
     """Milliseconds of each operation, and the updates that the budget allows each arm."""
     table = Table(title="milliseconds of each operation, and the plan", box=None, pad_edge=False)
     table.add_column("arm")
     for name in (*OPERATIONS, "updates", "seconds"):
         table.add_column(name, justify="right")
-    for arm, row in record.arms.items():
+    for arm, row in manifest.arms.items():
         times = [f"{1e3 * row.table[name]:.4g}" for name in OPERATIONS]
-        table.add_row(Text(arm), *times, str(row.updates), f"{row.seconds:.1f}")
+        table.add_row(Text(printable(arm)), *times, str(row.updates), f"{row.seconds:.1f}")
     return table

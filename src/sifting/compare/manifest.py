@@ -9,20 +9,25 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sifting import files
 from sifting.compare.budget import Budget
 from sifting.compare.calibration import Calibration
-from sifting.compare.turns import Cell
-from sifting.training.recipe import Common
-from sifting.training.run_folder import RunError, write_json
+from sifting.compare.turns import PlannedRun
+from sifting.measure.clocks import UPDATE, of_update
+from sifting.training.config import OPERATIONAL, RunConfig, plain_settings
+from sifting.training.run_folder import RunError
 
 FORMAT = 1
 NAME = "comparison.json"
 
 
-def plain(config: Common) -> dict[str, Any]:
-    """The settings of a config that all its cells share, as JSON has them."""
-    shared: dict[str, Any] = json.loads(json.dumps(asdict(config)))
-    return {key: value for key, value in shared.items() if key not in ("arm", "seed", "updates")}
+def plain(config: RunConfig) -> dict[str, Any]:
+    """The settings of a config that all its runs share, as JSON has them."""
+    return {
+        key: value
+        for key, value in plain_settings(config).items()
+        if key not in ("arm", "seed", "updates")
+    }
 
 
 def folder_name(arm: str, taken: Mapping[str, str]) -> str:
@@ -46,7 +51,7 @@ class Row:
     """An arm of a comparison.
 
     Attributes:
-        folder: where its cells are.
+        folder: where its runs are.
         settings: its config, arm and seed aside.
         table: seconds of each operation.
         same: what it shares with arms whose update is the same work.
@@ -63,39 +68,53 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Record:
+class Manifest:
     """The content of `comparison.json`.
 
     Attributes:
-        target: what is trained.
+        workload: what is trained.
         asked: the budget as the user wrote it.
         budget: kind and amount that every arm has.
         arms: by name.
         calibrations: one for each time that arms were measured: which, rounds, load, scale.
         evaluation: seconds of one evaluation.
+        checkpoint_bytes: of one checkpoint; 0 where it is not known.
     """
 
-    target: str
+    workload: str
     asked: str
     budget: Mapping[str, Any]
     arms: Mapping[str, Row]
     calibrations: tuple[Mapping[str, Any], ...]
     evaluation: float
+    checkpoint_bytes: int = 0
 
     def write(self, out: Path) -> None:
         """Write the file."""
-        write_json(out / NAME, {"format": FORMAT, **asdict(self)})
+        content = asdict(self)
+        named = {"format": FORMAT, "target": content.pop("workload")}  # its name in the file
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            files.write_json(out / NAME, {**named, **content})
+        except OSError as error:
+            raise RunError(f"cannot write a comparison to {out}: {error}") from error
 
-    def check(self, out: Path, *, target: str, asked: str, configs: Mapping[str, Common]) -> None:
+    def check(
+        self, out: Path, *, workload: str, asked: str, configs: Mapping[str, RunConfig]
+    ) -> None:
         """Raise unless the settings are those that the comparison was started with."""
-        now: dict[str, Any] = {"target": target, "budget": asked}
-        then: dict[str, Any] = {"target": self.target, "budget": self.asked}
+        now: dict[str, Any] = {"workload": workload, "budget": asked}
+        then: dict[str, Any] = {"workload": self.workload, "budget": self.asked}
         for arm, config in configs.items():
             if arm in self.arms:
                 now.update({f"{arm}: {key}": value for key, value in plain(config).items()})
                 old = self.arms[arm].settings
                 then.update({f"{arm}: {key}": value for key, value in old.items()})
-        changed = [key for key in sorted({*now, *then}) if now.get(key) != then.get(key)]
+        changed = [
+            key
+            for key in sorted({*now, *then})
+            if now.get(key) != then.get(key) and key.rpartition(": ")[2] not in OPERATIONAL
+        ]
         if changed:
             shown = "; ".join(f"{key} {then.get(key)!r} → {now.get(key)!r}" for key in changed)
             raise RunError(
@@ -103,15 +122,15 @@ class Record:
                 "another folder"
             )
 
-    def cell(self, out: Path, config: Common) -> Cell:
-        """The cell of an arm and a seed."""
+    def planned_run(self, out: Path, config: RunConfig) -> PlannedRun:
+        """The run of an arm and a seed."""
         row = self.arms[config.arm]
         path = out / row.folder / f"seed-{config.seed}"
-        return Cell(config, path, row.updates, row.seconds, self.budget, row.table)
+        return PlannedRun(config, path, row.updates, row.seconds, self.budget, row.table)
 
 
-def read_record(out: Path) -> Record | None:
-    """The record of a folder; None where no comparison was started there."""
+def read_manifest(out: Path) -> Manifest | None:
+    """The manifest of a folder; None where no comparison was started there."""
     path = out / NAME
     if not path.exists():
         return None
@@ -119,48 +138,51 @@ def read_record(out: Path) -> Record | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise RunError(f"{path} has format {content['format']!r}; this release reads {FORMAT}")
-        return Record(
-            target=content["target"],
+        return Manifest(
+            workload=content["target"],
             asked=content["asked"],
             budget=content["budget"],
             arms={arm: Row(**row) for arm, row in content["arms"].items()},
             calibrations=tuple(content["calibrations"]),
             evaluation=float(content["evaluation"]),
+            checkpoint_bytes=int(content.get("checkpoint_bytes", 0)),
         )
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} is damaged: {type(error).__name__} {error}") from error
 
 
-def make_record(
+def make_manifest(
     *,
-    target: str,
+    workload: str,
     asked: str,
     budget: Budget,
-    configs: Mapping[str, Common],
+    configs: Mapping[str, RunConfig],
     found: Calibration,
-    old: Record | None = None,
-) -> Record:
-    """Plan the arms by a calibration, beside those that an older record holds.
+    seeds: int = 1,
+    old: Manifest | None = None,
+) -> Manifest:
+    """Comparison the arms by a calibration, beside those that an older manifest holds.
 
     Args:
-        target: what is trained.
+        workload: what is trained.
         asked: the budget as the user wrote it.
         budget: the same, parsed.
         configs: settings of the arms that were measured, the baseline's among them.
         found: what was measured.
-        old: record to add to. Its seconds are kept: what was measured now is scaled by how long
+        seeds: of each arm.
+        old: manifest to add to. Its seconds are kept: what was measured now is scaled by how long
             the baseline's update took then and now.
     """
     scale = 1.0
     tables = {arm: dict(table) for arm, table in found.tables.items()}
     if old is not None:
-        then, now = (_update(t["baseline"]) for t in (_tables(old), tables))
+        then, now = (of_update(t["baseline"]) for t in (_tables(old), tables))
         scale = then / now
         tables = {a: {k: v * scale for k, v in t.items()} for a, t in tables.items()}
         known = {row.same: row.table for row in old.arms.values()}
         for arm, table in tables.items():
             same = known.get(found.same[arm], {})
-            table.update({k: same[k] for k in ("forward", "backward", "optimizer") if k in same})
+            table.update({k: same[k] for k in UPDATE if k in same})
         tables = {arm: table for arm, table in tables.items() if arm not in old.arms}
     amount = budget.amount
     if old is not None:
@@ -168,6 +190,8 @@ def make_record(
     elif budget.of_baseline:
         updates = int(budget.amount)
         amount = found.work["baseline"].seconds(tables["baseline"], updates)
+    elif budget.of_all:
+        amount = _share_of_all(budget.amount, configs, seeds, found.evaluation)
     kind = "seconds" if budget.of_baseline else budget.kind
     arms = dict(old.arms) if old is not None else {}
     for arm, table in tables.items():
@@ -189,27 +213,38 @@ def make_record(
         "doubt": {arm: found.doubt[arm] for arm in tables},
         "scale": scale,
     }
-    return Record(
-        target=target,
+    return Manifest(
+        workload=workload,
         asked=asked,
         budget={"kind": kind, "amount": amount},
         arms=arms,
         calibrations=(*(old.calibrations if old is not None else ()), calibration),
         evaluation=old.evaluation if old is not None else found.evaluation,
+        checkpoint_bytes=found.checkpoint_bytes,
     )
 
 
-def with_evaluations(cell: Cell, seconds: float) -> Cell:
-    """The cell, its evaluations counted in its time."""
-    return replace(cell, seconds=cell.seconds + cell.config.evaluations * seconds)
+def with_evaluations(run: PlannedRun, seconds: float) -> PlannedRun:
+    """The run, its evaluations counted in its time."""
+    return replace(run, seconds=run.seconds + run.config.evaluations * seconds)
 
 
-def _tables(record: Record) -> dict[str, Mapping[str, float]]:
-    return {arm: row.table for arm, row in record.arms.items()}
+def _tables(manifest: Manifest) -> dict[str, Mapping[str, float]]:
+    return {arm: row.table for arm, row in manifest.arms.items()}
 
 
-def _update(table: Mapping[str, float]) -> float:
-    return table["forward"] + table["backward"] + table["optimizer"]
+def _share_of_all(
+    total: float, configs: Mapping[str, RunConfig], seeds: int, evaluation: float
+) -> float:
+    """Seconds that every run has for its updates, if all runs together are to take so many."""
+    evaluations = seeds * evaluation * sum(config.evaluations for config in configs.values())
+    each = (total - evaluations) / (seeds * len(configs))
+    if each <= 0:
+        raise ValueError(
+            f"total={total:g}s is less than the {evaluations:.0f} s that evaluations alone take: give more, "
+            "or lower --evaluations"
+        )
+    return each
 
 
 def _too_small(asked: str, arm: str, updates: int, evaluations: int) -> str:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
+from sifting.markdown import Markdown, bold, code, escape, table
+from sifting.terminal import printable
 from sifting.training.run_folder import Run
 
 NAMES = {
@@ -112,32 +114,27 @@ class GridTable:
         return best is not None and self.entries[row, column].mean == best
 
     def markdown(self) -> str:
-        """As text."""
-        heads = ["max_lr", *(NAMES.get(arm, f"`{arm}`") for arm in self.columns)]
-        lines = [f"**{self.title}**", "", _line(heads), _line(["---"] * len(heads))]
-        for lr in self.rows:
-            fields = [
-                f"**{self.entries[lr, arm]}**" if self.bold(lr, arm) else str(self.entries[lr, arm])
-                for arm in self.columns
-            ]
-            lines.append(_line([f"{lr:g}", *fields]))
+        """As Markdown."""
+        heads = [NAMES[arm] if arm in NAMES else code(arm) for arm in self.columns]
+        rows = [[f"{lr:g}", *(self._field(lr, arm) for arm in self.columns)] for lr in self.rows]
         updates = ", ".join(f"{NAMES.get(arm, arm)} {n}" for arm, n in self.updates.items())
-        return "\n".join([*lines, "", f"Updates: {updates}.", ""])
+        lines = [bold(self.title), "", table(["max_lr", *heads], rows)]
+        return "\n".join([*lines, "", f"Updates: {escape(updates)}.", ""])
+
+    def _field(self, row: float, column: str) -> str:
+        text = str(self.entries[row, column])
+        return bold(text) if self.bold(row, column) else Markdown(text)
 
     def rich(self) -> Table:
         """For the terminal."""
-        table = Table(title=self.title, box=None, pad_edge=False)
-        table.add_column("max_lr")
+        shown = Table(title=Text(printable(self.title)), box=None, pad_edge=False)
+        shown.add_column("max_lr")
         for arm in self.columns:
-            table.add_column(NAMES.get(arm, arm), justify="right")
+            shown.add_column(Text(printable(NAMES.get(arm, arm))), justify="right")
         for lr in self.rows:
             fields = [
                 Text(str(self.entries[lr, arm]), style="bold" if self.bold(lr, arm) else "")
                 for arm in self.columns
             ]
-            table.add_row(f"{lr:g}", *fields)
-        return table
-
-
-def _line(fields: Sequence[str]) -> str:
-    return f"| {' | '.join(fields)} |"
+            shown.add_row(f"{lr:g}", *fields)
+        return shown

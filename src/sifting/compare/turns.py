@@ -1,4 +1,4 @@
-"""Cells of a comparison: one arm and one seed each, run in turns, each in its run folder."""
+"""The runs of a comparison: one arm and one seed each, trained in turns, each in its run folder."""
 
 from __future__ import annotations
 
@@ -6,22 +6,26 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sifting.compare.workload import Target, seed_all
+from sifting import files
+from sifting.compare.workload import Workload, seed_all
 from sifting.rng import load_random_state, save_random_state
+from sifting.training.assemble import assemble
+from sifting.training.config import RunConfig
 from sifting.training.engine import Diverged, Engine
-from sifting.training.recipe import Common, assemble
-from sifting.training.run_folder import RunError, RunFolder, read_run, write_json
+from sifting.training.locks import locked
+from sifting.training.run_folder import RunError, RunFolder, read_run
 from sifting.training.signals import listening
 
 TURN = 3.0  # seconds that an arm trains before it is another one's turn, where no block is given
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlannedRun:
     """One run of a comparison.
 
     Attributes:
@@ -30,11 +34,11 @@ class Cell:
         updates: that its budget allows, for which its learning rate is planned.
         seconds: of reference time that they take, for the time left.
         budget: kind and amount, for the record.
-        table: what each operation costs; see `engine.charged`.
-        label: what else tells it from other cells, for people.
+        table: what each operation costs; see `clocks.charged`.
+        label: what else tells it from other runs, for people.
     """
 
-    config: Common
+    config: RunConfig
     path: Path
     updates: int
     seconds: float
@@ -59,25 +63,25 @@ class Cell:
 
 
 class Turn:
-    """A cell under way: its engine, and the random streams that are its own."""
+    """A run under way: its engine, and the random streams that are its own."""
 
-    def __init__(self, target: Target, cell: Cell) -> None:
-        self.cell = cell
-        resume = cell.status != "new"
-        seed_all(cell.config.seed)
-        problem = target.problem(cell.config)
+    def __init__(self, workload: Workload, run: PlannedRun) -> None:
+        self.run = run
+        resume = run.status != "new"
+        seed_all(run.config.seed)
+        problem = workload.problem(run.config)
         self.metric = problem.metric
         self.engine: Engine = assemble(
-            target.name,
-            cell.config,
+            workload.name,
+            run.config,
             problem,
-            cell.path,
-            updates=cell.updates,
+            run.path,
+            updates=run.updates,
             resume=resume,
-            extra={"batch": problem.batch, "budget": dict(cell.budget)},
-            reference=cell.table,
+            extra={"batch": problem.batch, "budget": dict(run.budget)},
+            reference=run.table,
         )
-        write_json(cell.path / "reference.json", cell.table)
+        files.write_json(run.path / "reference.json", run.table)
         self.status: str | None = None
         self._streams: dict[str, Any] | None = save_random_state()  # until the engine keeps them
 
@@ -96,7 +100,7 @@ class Turn:
             return
         finally:
             for warning in caught:  # say which of the runs it is about
-                about = f"{self.cell.name}: {warning.message}"
+                about = f"{self.run.name}: {warning.message}"
                 warnings.warn_explicit(about, warning.category, warning.filename, warning.lineno)
         if self.engine.done or self.engine.stopped_by:
             self.status = self.engine.finish()
@@ -112,66 +116,88 @@ class Turn:
         self.status = self.engine.finish()
 
 
-Watch = Callable[[Cell, Mapping[str, Any]], None]
+Watch = Callable[[PlannedRun, Mapping[str, Any]], None]
 
 
-def run_cells(
-    target: Target,
-    groups: Sequence[Sequence[Cell]],
+def run_in_turns(
+    workload: Workload,
+    groups: Sequence[Sequence[PlannedRun]],
     *,
     block: int | None = None,
+    keep_finished: bool = False,
     watch: Watch | None = None,
-    ended: Callable[[Cell, str], None] | None = None,
+    ended: Callable[[PlannedRun, str], None] | None = None,
 ) -> str | None:
-    """Run groups of cells one after the other, the cells of a group in turns.
+    """Train groups of runs one after the other, the runs of a group in turns.
 
-    In each round every cell gets the same share of its updates, so that a neighbour on the
-    machine disturbs all alike; the order rotates. Cells that are over are passed by.
+    In each round every run gets the same share of its updates, so that a neighbour on the
+    machine disturbs all alike; the order rotates. Runs that are over are passed by.
 
     Args:
-        target: what is trained.
-        groups: cells that are in memory together.
-        block: updates of a turn, of the cell that makes most; by default some seconds' worth.
+        workload: what is trained.
+        groups: runs that are in memory together.
+        block: updates of a turn, of the run that makes most; by default some seconds' worth.
+        keep_finished: whether the checkpoints of runs that have finished stay.
         watch: called with every record that is logged.
-        ended: called with every cell that ended, and how.
+        ended: called with every run that ended, and how.
 
     Returns:
-        Name of the signal that stopped it, None where all cells are over.
+        Name of the signal that stopped it, None where all runs are over.
     """
     stop = Stop()
     with listening(stop.ask):
         for group in groups:
-            turns: list[Turn] = []
-            for cell in group:
-                if stop.reason is None and not cell.over:
-                    turns.append(_start(target, cell, watch))
-            _take_turns(turns, stop, block, ended)
-            if stop.reason is not None:
-                for turn in turns:
-                    turn.stop(stop.reason)
-                return stop.reason
+            with ExitStack() as locks:
+                turns: list[Turn] = []
+                try:
+                    for run in group:
+                        if stop.reason is None and not run.over:
+                            locks.enter_context(locked(run.path))
+                            turns.append(_start(workload, run, watch))
+                    _take_turns(turns, stop, block, ended)
+                except Exception as error:
+                    _stop_all(turns, f"{type(error).__name__}: {error}")
+                    raise
+                if stop.reason is not None:
+                    for turn in turns:
+                        turn.stop(stop.reason)
+                    return stop.reason
+                if not keep_finished:
+                    for turn in turns:
+                        if turn.status == "finished":
+                            turn.engine.folder.drop_checkpoints()
             stop.engine = None
     return None
 
 
-def _start(target: Target, cell: Cell, watch: Watch | None) -> Turn:
+def _stop_all(turns: Sequence[Turn], reason: str) -> None:
+    """Save what can be saved where one run, or the disk, ends the whole."""
+    for turn in turns:
+        with suppress(Exception):
+            turn.stop(reason)
+
+
+def _start(workload: Workload, run: PlannedRun, watch: Watch | None) -> Turn:
     try:
-        turn = Turn(target, cell)
+        turn = Turn(workload, run)
     except RunError as error:
-        raise RunError(f"{cell.name}: {error}") from error
+        raise RunError(f"{run.name}: {error}") from error
     if watch is not None:
         metric = turn.metric
-        turn.engine.watch = lambda record: watch(cell, {**record, "metric": metric})
+        turn.engine.watch = lambda record: watch(run, {**record, "metric": metric})
     return turn
 
 
 def _take_turns(
-    turns: list[Turn], stop: Stop, block: int | None, ended: Callable[[Cell, str], None] | None
+    turns: list[Turn],
+    stop: Stop,
+    block: int | None,
+    ended: Callable[[PlannedRun, str], None] | None,
 ) -> None:
     if not turns:
         return
-    most = max(turn.cell.updates for turn in turns)
-    rounds = math.ceil(max(turn.cell.seconds for turn in turns) / TURN)
+    most = max(turn.run.updates for turn in turns)
+    rounds = math.ceil(max(turn.run.seconds for turn in turns) / TURN)
     if block is not None:
         rounds = math.ceil(most / block)
     rounds = min(max(rounds, 1), most)
@@ -181,9 +207,9 @@ def _take_turns(
             if stop.reason is not None:
                 return
             stop.engine, before = turn.engine, turn.status
-            turn.advance(math.ceil(turn.cell.updates * (number + 1) / rounds))
+            turn.advance(math.ceil(turn.run.updates * (number + 1) / rounds))
             if turn.status not in (None, "stopped") and before is None and ended is not None:
-                ended(turn.cell, str(turn.status))
+                ended(turn.run, str(turn.status))
 
 
 @dataclass
@@ -201,36 +227,36 @@ class Stop:
 
 
 class TimeLeft:
-    """How long the rest of some cells will take, from how long the part done took.
+    """How long the rest of some runs will take, from how long the part done took.
 
     Args:
-        cells: of which those that are not over are to come, from their last checkpoint on.
+        runs: of which those that are not over are to come, from their last checkpoint on.
     """
 
-    def __init__(self, cells: Sequence[Cell]) -> None:
+    def __init__(self, runs: Sequence[PlannedRun]) -> None:
         self.begin = time.monotonic()
         self.started = {
-            cell.path: self._share(cell, RunFolder(cell.path).latest() or 0)
-            for cell in cells
-            if not cell.over
+            run.path: self._share(run, RunFolder(run.path).latest() or 0)
+            for run in runs
+            if not run.over
         }
         self.done = dict(self.started)
-        whole = sum(cell.seconds for cell in cells if cell.path in self.started)
+        whole = sum(run.seconds for run in runs if run.path in self.started)
         self.rest = whole - sum(self.started.values())
 
     @staticmethod
-    def _share(cell: Cell, step: int) -> float:
-        return cell.seconds * step / cell.updates
+    def _share(run: PlannedRun, step: int) -> float:
+        return run.seconds * step / run.updates
 
-    def note(self, cell: Cell, step: int) -> None:
-        """A cell has made so many updates."""
-        share = self._share(cell, step)
-        self.rest -= share - self.done[cell.path]
-        self.done[cell.path] = share
+    def note(self, run: PlannedRun, step: int) -> None:
+        """A run has made so many updates."""
+        share = self._share(run, step)
+        self.rest -= share - self.done[run.path]
+        self.done[run.path] = share
 
-    def end(self, cell: Cell) -> None:
-        """A cell is over; where it diverged, the rest of it is not to come."""
-        self.rest -= cell.seconds - self.done[cell.path]
+    def end(self, run: PlannedRun) -> None:
+        """A run is over; where it diverged, the rest of it is not to come."""
+        self.rest -= run.seconds - self.done[run.path]
 
     @property
     def seconds(self) -> float | None:

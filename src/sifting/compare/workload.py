@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import os
 import random
 import sys
@@ -15,12 +14,12 @@ from typing import Annotated, Any, Protocol
 import torch
 import tyro
 
-from sifting.cli.train import RECIPES, find_recipe
+from sifting.training.config import RunConfig
 from sifting.training.problem import Problem
-from sifting.training.recipe import Common, Recipe
+from sifting.training.recipe import RECIPES, Recipe, find_recipe, resolve
 
 
-class Target(Protocol):
+class Workload(Protocol):
     """A problem that can be built anew for every arm and seed."""
 
     @property
@@ -28,18 +27,18 @@ class Target(Protocol):
         """What a user calls it."""
 
     @property
-    def presets(self) -> Mapping[str, Common]:
-        """Settings by name, the first of which is taken where none is given."""
+    def presets(self) -> Mapping[str, RunConfig]:
+        """Settings by name; the only one of a user's own function is called ""."""
 
-    def problem(self, config: Common) -> Problem:
+    def problem(self, config: RunConfig) -> Problem:
         """The problem of one run."""
 
-    def with_settings(self, config: Common, settings: Mapping[str, Any]) -> Common:
+    def with_settings(self, config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
         """The config with some values replaced, or an error that names the wrong one."""
 
 
 @dataclass
-class RecipeTarget:
+class RecipeWorkload:
     """A recipe; its data is read once for all arms and seeds."""
 
     recipe: Recipe[Any, Any]
@@ -50,36 +49,29 @@ class RecipeTarget:
         return self.recipe.name
 
     @property
-    def presets(self) -> Mapping[str, Common]:
+    def presets(self) -> Mapping[str, RunConfig]:
         return self.recipe.presets
 
-    def problem(self, config: Common) -> Problem:
+    def problem(self, config: RunConfig) -> Problem:
         return self.recipe.problem(config, self.data(config))
 
-    def data(self, config: Common) -> Any:
+    def data(self, config: RunConfig) -> Any:
         """The data of some settings."""
-        own = {f.name for f in fields(config)} - {f.name for f in fields(Common)}
-        # learning rates and the like do not change the data, and reading may take minutes
-        kept = sorted(name for name in own if not _of_training(name))
-        key = repr([(name, getattr(config, name)) for name in kept])
+        key = self.recipe.data_key(config)  # reading may take minutes
         if key not in self.cache:
             self.cache[key] = self.recipe.read(config)
         return self.cache[key]
 
-    def updates(self, config: Common) -> int:
+    def updates(self, config: RunConfig) -> int:
         """How many updates the settings mean."""
         return config.updates or self.recipe.updates(config, self.data(config))
 
-    def with_settings(self, config: Common, settings: Mapping[str, Any]) -> Common:
+    def with_settings(self, config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
         return replace(config, **{k: _fitting(config, k, v) for k, v in settings.items()})
 
 
-def _of_training(name: str) -> bool:
-    return "lr" in name.split("_") or name in ("weight_decay", "epochs", "shape")
-
-
 @dataclass(frozen=True)
-class Own(Common):
+class OwnConfig(RunConfig):
     """Settings of a run of a user's own problem."""
 
     options: Annotated[dict[str, Any], tyro.conf.Suppress] = field(default_factory=dict)
@@ -87,17 +79,17 @@ class Own(Common):
 
 
 @dataclass
-class FunctionTarget:
+class FunctionWorkload:
     """A user's own `build(seed, **options) -> Problem`."""
 
     name: str
     build: Callable[..., Any]
 
     @property
-    def presets(self) -> Mapping[str, Common]:
-        return {"": Own()}
+    def presets(self) -> Mapping[str, RunConfig]:
+        return {"": OwnConfig()}
 
-    def problem(self, config: Common) -> Problem:
+    def problem(self, config: RunConfig) -> Problem:
         options = getattr(config, "options", {})
         called = (
             f"{self.name}(seed={config.seed}{''.join(f', {k}={v!r}' for k, v in options.items())})"
@@ -113,46 +105,40 @@ class FunctionTarget:
             raise ValueError(f"{called} returned a {type(problem).__name__}, not a sifting Problem")
         return problem
 
-    def with_settings(self, config: Common, settings: Mapping[str, Any]) -> Common:
-        assert isinstance(config, Own)
-        common = {f.name for f in fields(Common)}
+    def with_settings(self, config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+        assert isinstance(config, OwnConfig)
+        common = {f.name for f in fields(RunConfig)}
         own = {k: _fitting(config, k, v) for k, v in settings.items() if k in common}
         options = {k: v for k, v in settings.items() if k not in common}
         return replace(config, **own, options={**config.options, **options})
 
 
-def find_target(name: str) -> RecipeTarget | FunctionTarget:
-    """The target of a name: a recipe's, or `module:function`.
+def find_workload(name: str) -> RecipeWorkload | FunctionWorkload:
+    """The workload of a name: a recipe's, `module:function` or `module:RECIPE`.
 
-    >>> find_target("resnet").name
+    >>> find_workload("resnet").name
     'resnet'
 
     Args:
         name: as on the command line; modules are looked for in the current directory too.
     """
+    if name not in RECIPES and ":" not in name:
+        raise ValueError(
+            f"workload={name!r} is unknown: choose a recipe ({', '.join(RECIPES)}) or a path to your own "
+            "function or recipe (module:function, module:RECIPE)"
+        )
     if name in RECIPES:
-        return RecipeTarget(find_recipe(name))
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise ValueError(
-            f"target={name!r} is unknown: choose a recipe ({', '.join(RECIPES)}) or a path to your own "
-            "function (module:function)"
-        )
+        return RecipeWorkload(find_recipe(name))
     import_from_here()
-    try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:
+    found = resolve(name, called="workload")
+    if isinstance(found, Recipe):
+        return RecipeWorkload(found)
+    if not callable(found):
         raise ValueError(
-            f"target={name!r}: {module!r} cannot be imported: {type(error).__name__}: {error}. Run where "
-            "it lies, or put its folder on PYTHONPATH"
-        ) from error
-    build = getattr(found, attribute, None)
-    if not callable(build):
-        raise ValueError(
-            f"target={name!r}: {module!r} has no function {attribute!r}; write one: "
-            "def build(seed) -> sifting.training.problem.Problem"
+            f"workload={name!r} is a {type(found).__name__}, and must be a function or a Recipe: "
+            "def build(seed) -> sifting.training.Problem"
         )
-    return FunctionTarget(name, build)
+    return FunctionWorkload(name, found)
 
 
 def import_from_here() -> None:
@@ -194,7 +180,7 @@ def parse_settings(given: list[str], arms: list[str]) -> dict[str | None, dict[s
     return found
 
 
-def _fitting(config: Common, key: str, value: Any) -> Any:
+def _fitting(config: RunConfig, key: str, value: Any) -> Any:
     """A value for a field of a config, of the field's type."""
     names = [f.name for f in fields(config)]
     if key not in names or key in ("arm", "seed", "updates", "options"):

@@ -60,6 +60,8 @@ class Exit(ABC):
     shardable = False  # whether it can score a model whose parameters are spread over ranks
     default_score: Score = "entropy"  # where the user names none
     default_explore = 0.0  # share of random picks, where the user names none
+    remedy = "exit='tuned', a later exit, a larger explore= (0.5)"  # where it chooses badly
+    cheaper = "an earlier exit, or exit=MemoryExit()"  # where it takes too long
 
     def suits(self, setting: Setting) -> None:  # noqa: B027
         """Raise at construction where the sifter's other arguments do not go with this exit."""

@@ -32,6 +32,18 @@ class BlockExit(Exit):
 
     shardable = True
 
+    @property
+    def remedy(self) -> str:  # type: ignore[override]
+        if self.at == "last":  # exact already: no other exit knows better
+            return "score='loss', a larger explore= (0.5)"
+        return Exit.remedy
+
+    @property
+    def cheaper(self) -> str:  # type: ignore[override]
+        if self.at == "last":
+            return "exit='tuned', exit=1, or exit=MemoryExit()"
+        return Exit.cheaper
+
     def __init__(self, at: int | str) -> None:
         if isinstance(at, bool) or not isinstance(at, int | str):
             raise TypeError(f"exit={at!r}: give a block number from 1, 'last', or a module's path")

@@ -63,6 +63,8 @@ class MemoryExit(Exit):
     learns = True
     shardable = True
     default_score = "loss"
+    remedy = "a larger revisit=, or a larger explore= (0.5)"
+    cheaper = "a larger keep="
 
     def __init__(self, size: int | None = None, *, revisit: float = 0.1) -> None:
         if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):

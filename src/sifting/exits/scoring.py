@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sifting.data import batch as batches
 from sifting.exits.base import Exit
 from sifting.exits.block import BlockExit
+from sifting.log import say
 from sifting.measure.audit import warn_user
 from sifting.model.agreement import verify
 from sifting.model.by_sample import Losses
@@ -23,7 +24,7 @@ from sifting.model.plan import Plan, probe_rows, signature
 from sifting.parallel.detect import gathers_inside, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 
-UNPLANNED = 10  # batches without any label before a word is said
+UNPLANNED = 10  # batches without any label before a warning
 DTYPES = (None, torch.bfloat16, torch.float16)  # of autocast, by their number in the state
 
 Examined = tuple[Tensor, Tensor | None, Tensor | None]
@@ -35,7 +36,7 @@ class Scorer:
     Args:
         model: the model, wrapped or not.
         exit: where to score; bound by the caller.
-        score: by what.
+        score: by what; None for what suits the exit and the objective.
         call: how the model is called.
         loss_fn: the user's loss.
         losses: the user's losses of model and batch.
@@ -48,15 +49,17 @@ class Scorer:
         model: nn.Module,
         exit: Exit,
         *,
-        score: Score,
+        score: Score | None,
         call: Call,
         loss_fn: PerSampleLoss | None,
         losses: Losses | None = None,
         batch_size: int | None,
         idle: bool,
     ) -> None:
-        self.model = unwrap(model)
-        self.exit, self.score, self.call, self.loss_fn = exit, score, call, loss_fn
+        self.whole, self.model = model, unwrap(model)
+        self.exit, self.call, self.loss_fn = exit, call, loss_fn
+        self.score: Score = exit.default_score if score is None else score
+        self._by_default = score is None
         self.losses_fn, self.batch_size, self.idle = losses, batch_size, idle
         self.sharded = sharded(self.model)
         self.ranks: Ranks | None = None  # those that have to run the model in step with this one
@@ -117,8 +120,21 @@ class Scorer:
         if known is not None:
             self.plan = known
             return
+        moved = self.moved(batch)
         with self._pass():
-            self._planned(self.moved(batch))
+            plan = self._planned(moved)
+            if plan is not None and not self.idle:
+                self._try_everything(plan, moved)
+
+    def _try_everything(self, plan: Plan, batch: Any) -> None:
+        """Score and examine some samples, so that nothing fails for the first time later on."""
+        samples = self.call.samples
+        size = samples.size(batch)
+        some = samples.take(batch, torch.arange(min(size, 2)), size=size)
+        if self.exit.runs:
+            self.exit.score(plan, self.model, some, self.score, False)
+        if all(part.labels is not None for part in plan.parts):
+            self._exact.examine(plan, self.model, some)
 
     def losses(self, output: Any, batch: Any) -> Tensor | None:
         """Each sample's loss from the output of the user's own forward; None where it does not fit."""
@@ -178,16 +194,20 @@ class Scorer:
             probe,
             self.loss_fn,
             losses=self.losses_fn,
-            score=self.score,
+            score=None if self._by_default and self.losses_fn is not None else self.score,
             rows=rows,
         )
         if self.sharded:
             plan = in_step(plan)
         if not self.idle:
+            if self._by_default and self.exit.default_score != "loss":
+                self.score = plan.default_score()
             plan = plan.for_score(self.score, self.model, probe)
             self.exit.prepare(plan, self.model, probe)
         plan.check_batch(batch)
         verify(plan, self.model, batch)
+        if not self._plans:
+            say(f"the objective that is scored is {plan.describe()}")
         if plan.kind == "model":
             warn_user(
                 "the model's loss is not one that its logits and labels explain (smoothing, weights, "

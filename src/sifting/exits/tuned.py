@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,13 +24,16 @@ from torch import Tensor, nn
 from sifting.exits.base import Exit
 from sifting.exits.predictors import Average, Linear, Predictor, Translator
 from sifting.model.call import mask_of
-from sifting.model.features import channels_of, find_stage, pool, stopped_at
+from sifting.model.features import channels_of, pool, stopped_at, stopped_in
 from sifting.model.find import exit_in_stack, find_stack, get_module
 from sifting.model.objective import Part, Rows, Score, part_losses, rows_of
+from sifting.model.places import Place, find_place, structural_place
 from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
+from sifting.parallel.detect import sharded
 from sifting.parallel.ranks import Ranks
 
+EXACT_EVERY = 8  # with losses=, every so many candidates the exact loss is computed to learn from
 WIDEST = 2048  # pooled features that a head of its own gets at most
 
 
@@ -50,12 +54,15 @@ class TunedExit(Exit):
 
     Args:
         at: block number from 1, or the dotted path of any module. By default a twelfth of the
-            stack's depth, or the second stage of a network of stages.
+            stack's depth, the second stage of a network of stages, or a module about a tenth of the
+            way through any other network.
         lr: learning rate of its own Adam.
         rows: labelled positions, at most, that one update of a translator uses.
     """
 
     learns = True
+    remedy = "a later exit (TunedExit(at)), a larger explore= (0.5), exit=MemoryExit()"
+    cheaper = "an earlier exit (TunedExit(at)), or exit=MemoryExit()"
     default_explore = 0.25  # an insurance: even a tuned exit decays on data seen many times
 
     def __init__(self, at: int | str | None = None, *, lr: float = 1e-2, rows: int = 512) -> None:
@@ -69,6 +76,8 @@ class TunedExit(Exit):
         self.stack: Stack | None = None
         self.k = 0
         self.path = ""
+        self._named_stack: str | None = None
+        self._bound = False
         self.predictors: dict[str, Predictor] = {}
         self._average: Average | None = None  # over ranks, where they train one model
 
@@ -85,8 +94,9 @@ class TunedExit(Exit):
         return f"TunedExit({where})"
 
     def bind(self, model: nn.Module, stack: str | None) -> None:
-        if self.stack is not None or self.path:
+        if self._bound:
             raise ValueError("this TunedExit is in use by another sifter: make one for each")
+        self._bound = True
         if isinstance(self.at, str):
             try:
                 self.stack, self.k = exit_in_stack(model, self.at, "at")
@@ -97,18 +107,29 @@ class TunedExit(Exit):
         elif self.at is not None:
             self.stack, self.k = find_stack(model, stack), self.at
         else:
-            try:
-                self.stack = find_stack(model, stack)
-                self.k = max(1, len(self.stack) // 12)
-            except StackError:
-                stage = find_stage(model)
-                if stage is None:
-                    raise
-                self.path = stage
+            place = structural_place(model, stack)
+            if place is not None:  # else the model has to be run to tell
+                self._take(place)
+        self._named_stack = stack
         if self.stack is not None:
             self.stack.check_exit(self.k)
 
+    def _take(self, place: Place) -> None:
+        self.stack, self.k = place.stack, place.k
+        self.path = place.path if place.stack is None else ""
+
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
+        def run() -> Any:
+            return plan.call.run(model, probe)
+
+        if self.stack is None and not self.path:
+            size = plan.call.samples.size(probe)
+            found = find_place(
+                model, run, size=size, stack=self._named_stack, head=bool(plan.heads)
+            )
+            self._take(found)
+        if plan.kind == "losses" and not plan.shapes:
+            return  # the loss itself is what is predicted
         if not plan.call.labels_of(probe) or not plan.shapes:
             raise ValueError(
                 "a tuned exit learns from logits and labels, and this model or batch gives no "
@@ -141,7 +162,10 @@ class TunedExit(Exit):
                     "cannot be run on its own (its logits are worked on afterwards): choose exit=k"
                 )
         if self.stack is not None:
-            self.stack.check_chain(lambda: plan.call.run(model, probe))
+            # a head of its own needs no way to the model's end; where there is one, it tells what
+            # the next block is given
+            with nullcontext() if plan.heads else suppress(StackError):
+                self.stack.check_chain(run)
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         values: list[Tensor] = []
@@ -153,6 +177,8 @@ class TunedExit(Exit):
                 values.append(self._translated(plan, part, found, score, learn))
 
         pooled_BF = self._features(plan, model, batch, on_part)
+        if plan.kind == "losses" and score == "loss":
+            return self._predicted_losses(plan, model, batch, pooled_BF, learn)
         by_user = plan.loss_fn is not None and score == "loss"
         for name, shape in plan.shapes.items():
             if name in plan.heads:
@@ -188,14 +214,39 @@ class TunedExit(Exit):
             hidden = stopped_at(module, lambda: plan.call.run(model, batch))
             channels = channels_of(module)
         else:
-            with self.stack.truncated(self.k) as way:
-                plan.each_part(model, batch, consume)
-            hidden = way.hidden
+            if plan.heads or sharded(model):
+                with self.stack.truncated(self.k) as way:
+                    plan.each_part(model, batch, consume)
+                hidden = way.hidden
+            else:
+                plan.check_batch(batch)
+                hidden = stopped_in(self.stack, self.k, lambda: plan.call.run(model, batch))
             channels = hidden.shape[-1] if not hidden.is_nested and hidden.ndim == 3 else None
         side = 1
         if hidden.ndim == 4:
             side = max(1, min(4, int(math.sqrt(WIDEST / hidden.shape[1]))))
         return pool(hidden.detach().float(), channels=channels, mask=mask_of(batch), side=side)
+
+    def _predicted_losses(
+        self, plan: Plan, model: nn.Module, batch: Any, pooled_BF: Tensor, learn: bool
+    ) -> Tensor:
+        """How high each loss is among its batch's, learned from the exact losses of some samples."""
+        build = partial(Linear, pooled_BF, (1,))
+        predictor = self._predictor("losses", pooled_BF.device, build)
+        if learn:
+            size = len(pooled_BF)
+            rows = torch.arange(0, size, EXACT_EVERY if size > EXACT_EVERY else 1)
+            exact_N = plan.exact_losses(model, plan.call.samples.take(batch, rows, size=size))
+            assert exact_N is not None
+            spread = exact_N.std().clamp_min(1e-12) if len(exact_N) > 1 else exact_N.new_ones(())
+            wanted_N = ((exact_N - exact_N.mean()) / spread).to(pooled_BF.device)
+            inputs_NF = pooled_BF[rows.to(pooled_BF.device)]
+
+            def objective() -> tuple[Tensor, Tensor | float]:
+                return F.huber_loss(predictor(inputs_NF).squeeze(1), wanted_N), len(rows)
+
+            predictor.study(objective)
+        return predictor(pooled_BF).squeeze(1).detach()
 
     def _labels(self, plan: Plan, name: str, batch: Any) -> Tensor | None:
         if plan.loss_fn is not None:

@@ -11,8 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sifting.measure.meter import Meter, SiftingWarning, quality
+from sifting.measure.meter import Meter, SiftingWarning
+from sifting.measure.quality import quality
 
+DEAR = 0.5  # share of the time that choosing may take before a warning
+SETTLED = 10.0  # seconds of training before the clocks are believed
 COST = 0.01  # share of training time that audits may take by default
 
 
@@ -35,8 +38,9 @@ class Auditor:
         meter: where the figures are kept.
         every: selections between audits; None for about 1 % of the cost, 0 for none.
         log: file to append early and exact losses, scores and choices to.
-        by_loss: whether high losses are what is selected.
         silent: whether the choice is random on purpose.
+        remedy: what to try where the exit chooses badly.
+        cheaper: what to try where it takes too long.
     """
 
     def __init__(
@@ -45,8 +49,9 @@ class Auditor:
         *,
         every: int | None,
         log: str | Path | None,
-        by_loss: bool,
         silent: bool,
+        remedy: str = "",
+        cheaper: str = "",
     ) -> None:
         if every is not None and (not isinstance(every, int) or every < 0):
             raise ValueError(
@@ -61,7 +66,8 @@ class Auditor:
         self.log = None if log is None else Path(log)
         self._logs = log is not None
         self._random = silent
-        self.by_loss = by_loss
+        self.remedy, self.cheaper = remedy, cheaper
+        self.by_loss = False  # whether high losses are what is selected
         self.silent = silent
 
     @property
@@ -134,9 +140,15 @@ class Auditor:
             self._warn(
                 "worse_than_random",
                 f"step {step}: sifting picks worse than at random: rho_approx is {rho:.2f}, so the kept "
-                "samples have a lower exact loss than the candidates. The exit no longer knows what the "
-                "model finds hard. Try exit='tuned', a larger explore= (0.5), a later exit, or end it "
-                "with stop_step=",
+                "samples have a lower exact loss than the candidates. The exit does not know what the model "
+                f"finds hard. Try {self.remedy}, or end it with stop_step=",
+            )
+        share = self.meter.stats().scoring_share
+        if share > DEAR and self.meter.seconds["between"] > SETTLED:
+            self._warn(
+                "dear",
+                f"step {step}: choosing takes {share:.0%} of the time that training and choosing take "
+                f"together, so that it can hardly pay. Try {self.cheaper}",
             )
         if self.by_loss and self.meter.mostly_wrong():
             self._warn(

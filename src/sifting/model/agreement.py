@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from sifting.model import parts
 from sifting.model.by_sample import check_reduced
 from sifting.model.call import logits_of, loss_of
 from sifting.model.matching import tolerances
 from sifting.model.objective import GIVEN
-from sifting.model.parts import CHUNK, reduced_loss
+from sifting.model.parts import reduced_loss
 
 if TYPE_CHECKING:
     from sifting.model.plan import Plan
@@ -96,7 +97,7 @@ def compare_gradients(
         return None
     # a few samples tell as much as all, and logits over a vocabulary are large
     size = sizes.pop()
-    some = min(size, max(2, CHUNK // max(outputs[name][0].numel() for name in names)))
+    some = min(size, max(2, parts.CHUNK // max(outputs[name][0].numel() for name in names)))
     rows = torch.arange(some)
     piece = plan.call.samples.take(batch, rows, size=size) if some < size else batch
     with torch.enable_grad():
@@ -164,7 +165,7 @@ def verify(plan: Plan, model: nn.Module, batch: Any) -> None:
     samples = plan.call.samples
     size = samples.size(batch)
     largest = max((math.prod(shape) for shape in plan.shapes.values()), default=1)
-    some = min(size, max(2, CHUNK // max(1, largest)))
+    some = min(size, max(2, parts.CHUNK // max(1, largest)))
     piece = samples.take(batch, torch.arange(some), size=size) if some < size else batch
     output = plan.call.run(model, piece, with_labels=True)
     own = loss_of(output)

@@ -131,7 +131,7 @@ class Batches:
         ).numpy()
         size = self.batch_size * self.world
         own = slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
-        plan = _Plan(
+        plan = _EpochBatches(
             self.dataset,
             [order_N[b * size : (b + 1) * size][own] for b in range(start, len(self))],
             seed,
@@ -148,14 +148,14 @@ class TextBatches(Batches):
 
 def in_order(examples: Examples, size: int, *, workers: int = 0) -> Iterator[dict[str, Tensor]]:
     """All examples from the first to the last, `size` at a time; the last batch may be smaller."""
-    return _made(_Plan(examples, np.split(*_cuts(len(examples), size)), seed=0), workers)
+    return _made(_EpochBatches(examples, np.split(*_cuts(len(examples), size)), seed=0), workers)
 
 
 def _cuts(count: int, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     return np.arange(count), np.arange(size, count, size)
 
 
-def _made(plan: _Plan, workers: int) -> Iterator[dict[str, Tensor]]:
+def _made(plan: _EpochBatches, workers: int) -> Iterator[dict[str, Tensor]]:
     """The batches of a plan, made ahead by workers where there are any."""
     source: Any = (plan[number] for number in range(len(plan)))
     if workers:
@@ -184,7 +184,7 @@ def _sound(batch: dict[str, Tensor] | DataError) -> dict[str, Tensor]:
     return batch
 
 
-class _Plan(Dataset[Any]):
+class _EpochBatches(Dataset[Any]):
     """The batches of one epoch by number."""
 
     def __init__(self, examples: Examples, rows: list[npt.NDArray[np.int64]], seed: int) -> None:

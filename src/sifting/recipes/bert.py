@@ -18,10 +18,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from sifting.recipes.text.common import (
-    SIMPLE_WIKIPEDIA,
+    DATA_SETTINGS,
     TextConfig,
     TextData,
     read_text,
+    text_presets,
     text_problem,
 )
 from sifting.recipes.text.pairs import IGNORED, Pairs
@@ -39,47 +40,7 @@ class Config(TextConfig):
     """Share of the tokens to predict."""
 
 
-PRESETS: dict[str, Config] = {
-    "paper": Config(),
-    "small": Config(
-        data=SIMPLE_WIKIPEDIA,
-        megabytes=25.0,
-        vocabulary="train",
-        vocabulary_size=2048,
-        dev_share=0.05,
-        dev_sequences=2048,
-        length=32,
-        updates=1200,
-        evaluations=8,
-        lr=2e-3,
-        lr_warmup=0.05,
-        layers=4,
-        hidden=64,
-        heads=2,
-        inner=256,
-        init=0.07,
-        audit_every=25,
-    ),
-    "smoke": Config(
-        data="python",
-        vocabulary="train",
-        vocabulary_size=1000,
-        dev_share=0.1,
-        dev_sequences=128,
-        length=32,
-        batch=16,
-        updates=200,
-        evaluations=4,
-        lr=2e-3,
-        lr_warmup=0.05,
-        layers=3,
-        hidden=64,
-        heads=2,
-        inner=128,
-        init=0.07,
-        audit_every=10,
-    ),
-}
+PRESETS = text_presets(Config)
 
 
 def build_model(config: Config, vocabulary: int) -> nn.Module:
@@ -173,4 +134,5 @@ RECIPE: Recipe[Config, TextData] = Recipe(
     read=lambda config: read_text(config, "wordpiece"),
     problem=problem,
     updates=updates,
+    data_settings=DATA_SETTINGS,
 )

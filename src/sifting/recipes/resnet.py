@@ -1,4 +1,4 @@
-"""`sift train resnet`: the paper's modified ResNet on pictures, one arm a run.
+"""`sift train resnet`: the paper's modified ResNet on images, one arm a run.
 
 The output is L_f·R_f + L_i·R_i with R_i the output of the second stage, scored by L_i·R_i; AdamW
 with a one-cycle schedule; SIFT draws twice the batch and trains on half of it. The presets
@@ -18,17 +18,19 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from sifting.exits.additive import AdditiveExit
-from sifting.recipes.images.batches import PictureBatches, plain_batches
-from sifting.recipes.images.reading import EncodedPictures, PictureSplit, Statistics, read_pictures
+from sifting.recipes.images.batches import ImageBatches, plain_batches
+from sifting.recipes.images.reading import EncodedImages, ImageSplit, Statistics, read_images
 from sifting.rng import RandomState
+from sifting.training.config import RunConfig
+from sifting.training.launch import rank_and_world
 from sifting.training.problem import Problem
-from sifting.training.recipe import Common, Recipe, place, update_size
+from sifting.training.recipe import Recipe, update_size
 
-Data = tuple[PictureSplit, PictureSplit]
+Data = tuple[ImageSplit, ImageSplit]
 
 
 @dataclass(frozen=True)
-class Shape:
+class ResNetShape:
     """The network: `transformers`' ResNet of these sizes."""
 
     depths: tuple[int, ...] = (3, 4, 6, 3)
@@ -40,40 +42,40 @@ class Shape:
     block: Literal["bottleneck", "basic"] = "bottleneck"
     """Kind of block."""
     stem: Literal["large", "small"] = "large"
-    """"small" is for 32×32 pictures: a 3×3 convolution without stride, no pooling."""
+    """"small" is for 32×32 images: a 3×3 convolution without stride, no pooling."""
     halve_first: bool = False
     """Whether the first stage halves height and width, as the others do."""
 
 
 @dataclass(frozen=True)
-class Config(Common):
+class Config(RunConfig):
     """Settings of one run; the defaults are the paper's."""
 
     data: str = "uoft-cs/cifar100"
     """Hub name, folder of parquet files, folder of class folders, or "digits"."""
     side: int = 32
-    """Height and width of the pictures; 224 for Food-101 (ethz/food101) as usual."""
+    """Height and width of the images; 224 for Food-101 (ethz/food101) as usual."""
     decode: Literal["auto", "memory", "workers"] = "auto"
-    """Decode pictures once and keep them, or each time on worker processes; auto: those above 64×64."""
+    """Decode images once and keep them, or each time on worker processes; auto: those above 64×64."""
     workers: int = 2
-    """Processes that decode pictures which are not kept; the run is the same with any number."""
-    pictures: int | None = None
-    """Pictures to train on, spread evenly over the data; None for all."""
+    """Processes that decode images which are not kept; the run is the same with any number."""
+    images: int | None = None
+    """Images to train on, spread evenly over the data; None for all."""
     max_lr: float = 1e-2
     """Peak of the one-cycle schedule."""
     weight_decay: float = 5e-4
     """Of AdamW."""
     batch: int = 125
-    """Pictures trained at once; an arm that selects draws twice as many."""
+    """Images trained at once; an arm that selects draws twice as many."""
     epochs: int = 100
     """Passes over the data by the baseline; every arm makes as many updates."""
     recalibrate: int = 0
     """Unselected training batches from which a copy's BatchNorm statistics are taken anew at the end."""
-    shape: Shape = field(default_factory=Shape)
+    shape: ResNetShape = field(default_factory=ResNetShape)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("epochs", "side", "pictures"):
+        for name in ("epochs", "side", "images"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: give at least 1")
         if self.workers < 0:
@@ -88,12 +90,12 @@ PRESETS: dict[str, Config] = {
     "paper": Config(),
     "small": Config(
         data="uoft-cs/cifar10",
-        pictures=10_000,
+        images=10_000,
         batch=50,
         epochs=6,
         evaluations=8,
         recalibrate=50,
-        shape=Shape((1, 1, 2, 1), (16, 32, 64, 128), 16, "basic", "small", halve_first=True),
+        shape=ResNetShape((1, 1, 2, 1), (16, 32, 64, 128), 16, "basic", "small", halve_first=True),
     ),
     "smoke": Config(
         data="digits",
@@ -103,12 +105,12 @@ PRESETS: dict[str, Config] = {
         evaluations=4,
         audit_every=10,
         recalibrate=20,
-        shape=Shape((1, 1, 1, 1), (16, 16, 32, 32), 8, "basic", "small"),
+        shape=ResNetShape((1, 1, 1, 1), (16, 16, 32, 32), 8, "basic", "small"),
     ),
 }
 
 
-def build_model(shape: Shape, classes: int, seed: int) -> nn.Module:
+def build_model(shape: ResNetShape, classes: int, seed: int) -> nn.Module:
     """The modified ResNet's trunk and head, before the exit is added."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
@@ -132,10 +134,10 @@ def build_model(shape: Shape, classes: int, seed: int) -> nn.Module:
 
 
 def evaluate(
-    model: nn.Module, test: PictureSplit, statistics: Statistics, *, workers: int = 0
+    model: nn.Module, test: ImageSplit, statistics: Statistics, *, workers: int = 0
 ) -> dict[str, float]:
-    """Accuracy and loss on the test pictures."""
-    size = 100 if isinstance(test, EncodedPictures) else 500  # the former are large
+    """Accuracy and loss on the test images."""
+    size = 100 if isinstance(test, EncodedImages) else 500  # the former are large
     device = next(model.parameters()).device
     model.eval()
     right, loss = 0, 0.0
@@ -161,28 +163,28 @@ def recalibrated(model: nn.Module, batches: Iterable[dict[str, Tensor]]) -> nn.M
     return copied
 
 
-def _endless(batches: PictureBatches) -> Iterator[dict[str, Tensor]]:
+def _endless(batches: ImageBatches) -> Iterator[dict[str, Tensor]]:
     while True:
         yield from batches
 
 
 def problem(config: Config, data: Data) -> Problem:
-    """The modified ResNet on some pictures."""
+    """The modified ResNet on some images."""
     train, test = data
     model = build_model(config.shape, train.classes, config.seed)
     exit = AdditiveExit(model)  # in every arm, so that they differ only in what they train on
     model.to(config.device)
     statistics = train.statistics()
-    rank, world = place()
-    workers = config.workers if isinstance(train, EncodedPictures) else 0
+    rank, world = rank_and_world()
+    workers = config.workers if isinstance(train, EncodedImages) else 0
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         pixels, labels = (batch[name].to(config.device) for name in ("pixel_values", "labels"))
         value: Tensor = model(pixel_values=pixels, labels=labels).loss
         return value
 
-    def batches(size: int, seed: int = config.seed) -> PictureBatches:
-        return PictureBatches(
+    def batches(size: int, seed: int = config.seed) -> ImageBatches:
+        return ImageBatches(
             train,
             size,
             seed=seed,
@@ -194,8 +196,8 @@ def problem(config: Config, data: Data) -> Problem:
 
     def at_end(model: nn.Module) -> dict[str, float]:
         drawn = islice(_endless(batches(config.batch, seed=config.seed + 1)), config.recalibrate)
-        figures = evaluate(recalibrated(model, drawn), test, statistics, workers=workers)
-        return {f"{name}_recalibrated": value for name, value in figures.items()}
+        found = evaluate(recalibrated(model, drawn), test, statistics, workers=workers)
+        return {f"{name}_recalibrated": value for name, value in found.items()}
 
     return Problem(
         model=model,
@@ -217,9 +219,9 @@ def problem(config: Config, data: Data) -> Problem:
 
 
 def read(config: Config) -> Data:
-    """The pictures that some settings name."""
+    """The images that some settings name."""
     keep = {"auto": None, "memory": True, "workers": False}[config.decode]
-    return read_pictures(config.data, side=config.side, limit=config.pictures, keep=keep)
+    return read_images(config.data, side=config.side, limit=config.images, keep=keep)
 
 
 RECIPE: Recipe[Config, Data] = Recipe(
@@ -229,4 +231,5 @@ RECIPE: Recipe[Config, Data] = Recipe(
     read=read,
     problem=problem,
     updates=lambda config, data: config.epochs * (len(data[0]) // update_size(config)),
+    data_settings=("data", "side", "decode", "images"),
 )

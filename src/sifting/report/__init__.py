@@ -3,7 +3,7 @@
 A report reads run folders (docs/run-format.md) and nothing else. `sift report` is its command;
 `write_html` is what a program calls.
 
-    reading → tables, figures → page, markdown → command
+    reading → bands → tables, provenance → figures → view → page (templates), markdown → writing → command
 """
 
 from __future__ import annotations

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sifting.report.reading import Experiment
-from sifting.report.tables import Table, number, plain
+from sifting.report.sanitize import clip
+from sifting.report.tables import MOST_COLUMNS, Table, number, plain
 from sifting.verdict.curves import text
-from sifting.verdict.wording import figure, short
+from sifting.verdict.formats import figure, short
+
+LONGEST = 300  # characters of a setting, or of its name
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -22,16 +25,17 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value and prefix.count(".") < 8:
-            found.update(flat(value, f"{name}."))
+            found.update(flat(value, f"{clip(name, LONGEST)}."))
         else:
-            found[name] = text(value)
+            found[clip(name, LONGEST)] = clip(text(value), LONGEST)
     return found
 
 
 def settings(experiment: Experiment) -> tuple[Table, Table]:
     """What differs between the arms, and what they have in common."""
     by_arm = {
-        arm: [flat(e.run.config) for e in entries] for arm, entries in experiment.arms.items()
+        arm: [flat(e.run.config) for e in entries]
+        for arm, entries in list(experiment.arms.items())[:MOST_COLUMNS]
     }
     keys = _unique(k for configs in by_arm.values() for config in configs for k in config)
     different, common = [], []
@@ -61,7 +65,7 @@ def machines(experiment: Experiment) -> Table:
         for key, value in flat(record).items():
             found.setdefault(key, []).append(value)
     rows = [[key.removeprefix("versions."), " / ".join(_unique(v))] for key, v in found.items()]
-    for arm, entries in experiment.arms.items():
+    for arm, entries in list(experiment.arms.items())[:MOST_COLUMNS]:
         loads = [
             plain(m["load"])
             for e in entries
@@ -79,7 +83,8 @@ def run_table(experiment: Experiment) -> Table:
     rows = []
     for entry in experiment.entries:
         curve, last = entry.curve, entry.last
-        final = figure(experiment.verdict, float(curve.figures[-1])) if len(curve) else "–"
+        value = float(curve.figures[-1]) if len(curve) else None
+        final = "–" if value is None else figure(experiment.verdict, value).bare()
         time = number(float(curve.seconds[-1])) if len(curve) else "–"
         step = short(plain(last.get("step")), 0)
         rows.append([entry.name, curve.arm, str(curve.seed), entry.run.status, step, final, time])

@@ -1,20 +1,27 @@
-"""Finding and reading run folders. What is damaged is named and left out; nothing here raises for it."""
+"""Finding and reading run folders. What is damaged is named and left out; nothing here raises for it.
+
+One run never costs the others: whatever reading or judging it raises, it is left out by name.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sifting.report.sanitize import clip, cut
 from sifting.training.run_folder import Run, RunError, read_run
 from sifting.verdict import Verdict, judge
-from sifting.verdict.curves import Curve, arm_of, comparable, curve_of, text
+from sifting.verdict.curves import Curve, arm_of, comparable, curve_of
 
 FILES = ("run.json", "config.json", "environment.json", "metrics.jsonl", "summary.json")
+
+
+KNOWN = (RunError, ValueError, OSError, RecursionError, OverflowError)  # of damaged runs
 
 
 class NothingToReport(Exception):
@@ -50,6 +57,13 @@ class Entry:
         """The last record of its log."""
         return self.run.metrics[-1] if self.run.metrics else {}
 
+    @property
+    def warnings(self) -> list[str]:
+        """What the library warned of during the run: text, or objects with a `message`."""
+        found = (self.run.summary or {}).get("warnings")
+        said = [w.get("message") if isinstance(w, Mapping) else w for w in _list(found)]
+        return [clip(message, 600) for message in said if isinstance(message, str) and message]
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -62,10 +76,10 @@ class Experiment:
     @property
     def arms(self) -> dict[str, list[Entry]]:
         """The runs of each arm, in the order of the verdict."""
-        return {
-            arm.name: [entry for entry in self.entries if entry.curve.arm == arm.name]
-            for arm in self.verdict.arms
-        }
+        found: dict[str, list[Entry]] = {arm.name: [] for arm in self.verdict.arms}
+        for entry in self.entries:
+            found[entry.curve.arm].append(entry)
+        return found
 
 
 @dataclass(frozen=True)
@@ -109,16 +123,17 @@ def collect(folders: Sequence[Path], *, target: float | None = None) -> Material
             name = path.name if path == folder else str(path.relative_to(folder))
             try:
                 entries.setdefault(path.resolve(), _read(path, folder.resolve(), name, skipped))
-            except (RunError, ValueError, OSError, RecursionError, OverflowError) as error:
-                skipped.append(Skipped(name, str(error) or type(error).__name__))
+            except Exception as error:
+                skipped.append(Skipped(name, _why(error)))
     by_path = {id(entry.run): entry for entry in entries.values()}
     groups = comparable([entry.run for entry in entries.values()])
     experiments = []
     for (recipe, metric, budget), runs in groups.items():
         kept = _one_each([by_path[id(run)] for run in runs], skipped)
-        title = " · ".join(part for part in (recipe, metric, _brief(budget)) if part)
-        verdict = judge([entry.run for entry in kept], target=target)
-        experiments.append(Experiment(title, tuple(kept), verdict))
+        title = " · ".join(clip(part, 80) for part in (recipe, metric, _brief(budget)) if part)
+        judged = _judge(kept, target, skipped)
+        if judged is not None:
+            experiments.append(Experiment(title, *judged))
     if not experiments:
         looked = ", ".join(str(folder) for folder in folders)
         why = "".join(f"\n  {s.name}: {s.reason}" for s in skipped)
@@ -127,6 +142,38 @@ def collect(folders: Sequence[Path], *, target: float | None = None) -> Material
             f"write them{why}"
         )
     return Material(tuple(experiments), tuple(skipped))
+
+
+def _why(error: Exception) -> str:
+    """What to say of a run that was left out; an error that no damage should raise is named as such."""
+    said = clip(str(error) or type(error).__name__, 400)
+    return said if isinstance(error, KNOWN) else f"unexpected {type(error).__name__}: {said}"
+
+
+def _judge(
+    entries: Sequence[Entry], target: float | None, skipped: list[Skipped]
+) -> tuple[tuple[Entry, ...], Verdict] | None:
+    """The verdict on runs, without those that cannot be judged even alone."""
+    try:
+        curves = [entry.curve for entry in entries]
+        verdict = judge([entry.run for entry in entries], target=target, curves=curves)
+        return tuple(entries), verdict
+    except Exception as error:
+        sound = []
+        for entry in entries:
+            try:
+                judge([entry.run], target=target, curves=[entry.curve])
+                sound.append(entry)
+            except Exception as alone:
+                skipped.append(Skipped(entry.name, _why(alone)))
+        if sound and len(sound) < len(entries):
+            return _judge(sound, target, skipped)
+        skipped.extend(Skipped(entry.name, _why(error)) for entry in sound)
+        return None
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _brief(budget: str) -> str:
@@ -139,7 +186,7 @@ def _read(path: Path, root: Path, name: str, skipped: list[Skipped]) -> Entry:
     """Read one run, after a look at whether its files are its own."""
     for file in (*FILES, "reference.json"):
         inside = path / file
-        if inside.is_symlink() and root not in inside.resolve().parents:
+        if inside.is_symlink() and not _leads_into(root, inside):
             raise RunError(f"{file} is a link out of the folder that was given")
         if inside.exists() and not inside.is_file():
             raise RunError(f"{file} is not a file")
@@ -148,11 +195,18 @@ def _read(path: Path, root: Path, name: str, skipped: list[Skipped]) -> Entry:
         run = read_run(path)
     if caught:
         skipped.append(Skipped(name, "the last line of a log was cut off; the rest is shown"))
-    text([run.config, run.environment])  # nested too deeply to show is damage as well
+    run = replace(run, config=cut(run.config), environment=cut(run.environment))
     curve = curve_of(run)
     if not run.metrics:
         raise RunError("it has logged nothing yet")
     return Entry(name, run, curve, _reference(path / "reference.json"))
+
+
+def _leads_into(root: Path, link: Path) -> bool:
+    try:
+        return root in link.resolve().parents
+    except (OSError, RuntimeError):  # it leads to itself
+        return False
 
 
 def _reference(path: Path) -> dict[str, float]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from matplotlib import style
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from sifting.report.palette import VARIABLES
@@ -22,7 +23,7 @@ def settings() -> Iterator[None]:
     mine: dict[str, Any] = {
         "svg.hashsalt": "sifting",
         "svg.fonttype": "none",
-        "font.size": 11,
+        "font.size": 12,
         "text.parse_math": False,  # names from runs are text, not formulas
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -37,8 +38,12 @@ def settings() -> Iterator[None]:
 def saved(figure: Figure, kind: str) -> bytes:
     """A figure as the content of a file."""
     buffer = io.BytesIO()
-    metadata: dict[str, Any] = {"Date": None, "Creator": None} if kind == "svg" else {}
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    if kind == "svg":
+        # drawn once; `savefig` draws twice, the first time to see how large it will be
+        canvas: Any = FigureCanvasSVG(figure)  # whose methods have no types
+        canvas.print_svg(buffer, metadata={"Date": None, "Creator": None})
+    else:
+        figure.savefig(buffer, format=kind, dpi=200)
     return buffer.getvalue()
 
 
@@ -53,11 +58,9 @@ def inline(source: str, *, prefix: str, title: str, about: str) -> str:
     """
     body = source[source.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'\bid="', f'id="{prefix}-', body)
-    body = body.replace("url(#", f"url(#{prefix}-").replace('href="#', f'href="#{prefix}-')
-    body = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px; font-family: inherit", body)
-    for colour, variable in VARIABLES.items():
-        body = body.replace(colour, variable)
+    # inside tags alone: what stands between them is text, names of users among it
+    body = re.sub(r"<[^>]*>", lambda tag: _adapted(tag.group(), prefix), body)
+    body = re.sub(r">\s+<", "><", body)
     box = re.search(r'viewBox="[^"]*"', body)
     assert box is not None
     names = f'aria-labelledby="{prefix}-title {prefix}-desc"'
@@ -68,3 +71,13 @@ def inline(source: str, *, prefix: str, title: str, about: str) -> str:
         f'<desc id="{prefix}-desc">{escape(about)}</desc>'
     )
     return re.sub(r"<svg[^>]*>", lambda _: opening, body, count=1)
+
+
+def _adapted(tag: str, prefix: str) -> str:
+    """A tag with ids of its own, in the page's colours and font, and no finer than a screen."""
+    tag = re.sub(r'\bid="', f'id="{prefix}-', tag)
+    tag = tag.replace("url(#", f"url(#{prefix}-").replace('href="#', f'href="#{prefix}-')
+    tag = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px; font-family: inherit", tag)
+    for colour, variable in VARIABLES.items():
+        tag = tag.replace(colour, variable)
+    return re.sub(r"(\d\.\d\d)\d+", r"\1", tag)

@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from sifting.report.bands import quality, shown
 from sifting.report.palette import CLOCKS
 from sifting.report.reading import Entry, Experiment
+from sifting.report.sanitize import clip
 from sifting.verdict.curves import Floats, text
 
+MOST_ROWS, MOST_COLUMNS, MOST_LETTERS = 300, 25, 300
+MOST_STEPS = 40  # evaluations of an arm in a table
 AXES = {"seconds": "training seconds", "reference": "reference seconds", "samples": "samples"}
 
 
@@ -25,22 +29,20 @@ class Table:
     columns: list[str]
     rows: list[list[str]]
 
-
-@dataclass(frozen=True)
-class Band:
-    """The mean over seeds of something against something, and its standard deviation.
-
-    Attributes:
-        x: what had been spent, mean over seeds.
-        mean: of the figure.
-        std: its standard deviation.
-        seeds: how many there are.
-    """
-
-    x: Floats
-    mean: Floats
-    std: Floats
-    seeds: int
+    def fitted(self) -> Table:
+        """The table without what nobody reads: rows and columns beyond some, endless fields."""
+        columns = [clip(name, MOST_LETTERS) for name in self.columns[:MOST_COLUMNS]]
+        rows = [
+            [clip(cell, MOST_LETTERS) for cell in row[:MOST_COLUMNS]]
+            for row in self.rows[:MOST_ROWS]
+        ]
+        if len(self.rows) > MOST_ROWS:
+            more = f"… {len(self.rows) - MOST_ROWS:,} more rows"
+            rows.append([more, *[""] * (len(columns) - 1)])
+        more = f"; {len(self.columns) - MOST_COLUMNS:,} columns are left out" * (
+            len(self.columns) > MOST_COLUMNS
+        )
+        return Table(clip(self.caption, MOST_LETTERS) + more, columns, rows)
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -54,59 +56,10 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}" if value else "0"
 
 
-def shown(entries: Sequence[Entry]) -> list[Entry]:
-    """The finished runs of an arm, or all where none is yet."""
-    done = [e for e in entries if e.run.status == "finished"]
-    return done or list(entries)
-
-
-def band(curves: Sequence[tuple[Floats, Floats, Floats]]) -> Band | None:
-    """Mean and spread of curves, at the updates that all of them cover.
-
-    Seeds are averaged update by update, not second by second: one that ran while the machine was
-    busy is as far as the others, only later.
-
-    Args:
-        curves: updates, x and y of each seed, updates increasing.
-    """
-    curves = [curve for curve in curves if len(curve[0])]
-    if not curves:
-        return None
-    low, high = max(float(c[0][0]) for c in curves), min(float(c[0][-1]) for c in curves)
-    steps = np.unique(np.concatenate([c[0] for c in curves]))
-    steps = steps[(steps >= low) & (steps <= high)]
-    if not len(steps):
-        return None
-    x_SP, y_SP = (np.stack([np.interp(steps, c[0], c[i]) for c in curves]) for i in (1, 2))
-    std = y_SP.std(axis=0, ddof=1) if len(curves) > 1 else np.zeros(len(steps))
-    return Band(x_SP.mean(axis=0), y_SP.mean(axis=0), std, len(curves))
-
-
-def learning(entries: Sequence[Entry], axis: str) -> Band | None:
-    """An arm's figure of merit against what it had spent."""
-    return band([(e.curve.steps, e.curve.axis(axis), e.curve.figures) for e in shown(entries)])
-
-
-def quality(entries: Sequence[Entry], name: str) -> Band | None:
-    """One measure of an arm's selection against updates."""
-    return band([_selection(e, name) for e in shown(entries)])
-
-
-def _selection(entry: Entry, name: str) -> tuple[Floats, Floats, Floats]:
-    points = []
-    for record in entry.run.metrics:
-        measures = record.get("selection")
-        value = measures.get(name) if isinstance(measures, Mapping) else None
-        if isinstance(value, (int, float)) and abs(value) < 1e9:  # no NaN either
-            points.append((float(record.get("step", 0)), float(value)))
-    found = np.array(sorted(dict(points).items()), dtype=np.float64).reshape(-1, 2)
-    return found[:, 0], found[:, 0], found[:, 1]
-
-
 def learning_table(experiment: Experiment, axis: str) -> Table:
     """The evaluations of each arm: means over seeds."""
     verdict, rows = experiment.verdict, []
-    for arm, entries in experiment.arms.items():
+    for arm, entries in list(experiment.arms.items())[:MOST_ROWS]:
         at: dict[float, list[tuple[float, float]]] = {}
         for entry in shown(entries):
             curve = entry.curve
@@ -114,7 +67,8 @@ def learning_table(experiment: Experiment, axis: str) -> Table:
                 curve.steps, curve.axis(axis), curve.figures, strict=True
             ):
                 at.setdefault(float(step), []).append((float(spent), float(value)))
-        for step, points in sorted(at.items()):
+        for step in _thin(np.array(sorted(at)), MOST_STEPS):
+            points = at[float(step)]
             spent_mean, value_mean = (
                 statistics.fmean(column) for column in zip(*points, strict=True)
             )
@@ -139,7 +93,7 @@ def _merit(verdict: Any, value: float) -> str:
 def quality_table(experiment: Experiment) -> Table:
     """Recall and ρ_approx of each arm over training."""
     rows = []
-    for arm, entries in experiment.arms.items():
+    for arm, entries in list(experiment.arms.items())[:MOST_ROWS]:
         recall, rho = (quality(entries, name) for name in ("recall", "rho_approx"))
         if recall is None or rho is None:
             continue

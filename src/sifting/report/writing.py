@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from sifting.files import write_bytes, write_text
 from sifting.report.figures import drawings
 from sifting.report.markdown import markdown
 from sifting.report.page import Extra, page
 from sifting.report.reading import Material
+from sifting.report.sanitize import clip
+
+MOST_DRAWN = 12  # experiments whose figures are written as files
 
 
 def write_html(
@@ -30,7 +35,8 @@ def write_html(
     """
     written = time.strftime("%Y-%m-%d %H:%M %Z")
     whole = page(material, written=written, refresh=refresh, extras=extras)
-    return _write(path, whole.encode("utf-8"))
+    write_text(path, whole)
+    return path
 
 
 def write_markdown(material: Material, path: Path, *, figures: Path | None = None) -> Path:
@@ -46,7 +52,8 @@ def write_markdown(material: Material, path: Path, *, figures: Path | None = Non
         key: Path(os.path.relpath(file, path.parent)).as_posix()
         for key, file in write_figures(material, folder).items()
     }
-    return _write(path, markdown(material, links=links).encode("utf-8"))
+    write_text(path, markdown(material, links=links))
+    return path
 
 
 def write_figures(material: Material, folder: Path) -> dict[str, Path]:
@@ -58,22 +65,16 @@ def write_figures(material: Material, folder: Path) -> dict[str, Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {}
-    for number, experiment in enumerate(material.experiments):
+    for number, experiment in enumerate(material.experiments[:MOST_DRAWN]):
         for drawing in drawings(experiment):
             name = drawing.key if len(material.experiments) == 1 else f"{number}-{drawing.key}"
-            _write(folder / f"{name}.svg", drawing.file("svg"))
-            found[f"{number}-{drawing.key}"] = _write(folder / f"{name}.png", drawing.file("png"))
+            try:
+                drawn = {kind: drawing.file(kind) for kind in ("svg", "png")}
+            except Exception as error:  # one figure never costs the others
+                said = clip(f"{name} cannot be drawn: {type(error).__name__} {error}", 300)
+                warnings.warn(said, stacklevel=2)
+                continue
+            for kind, content in drawn.items():
+                write_bytes(folder / f"{name}.{kind}", content)
+            found[f"{number}-{drawing.key}"] = folder / f"{name}.png"
     return found
-
-
-def _write(path: Path, content: bytes) -> Path:
-    part = path.with_name(f".{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
-    return path

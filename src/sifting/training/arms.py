@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -48,13 +48,14 @@ class Arm:
         if self.factory is not None:
             return _checked(self.factory(model, **options), self.about)
         if self.keep == 1.0:
-            return Sifter(model, keep=1.0, seed=options.get("seed", 0))
+            plain = {name: options[name] for name in ("seed", "draws") if name in options}
+            return Sifter(model, keep=1.0, **plain)
         exit = early if self.exit == "early" else self.exit
         if exit == "memory":
-            if samples is None:
+            if samples is None and options.get("draws") == "batch":
                 raise ValueError(
-                    f"an arm with memory ({self.about}) needs samples that have numbers, and this problem's "
-                    "have none: give the Problem samples= and sifter={'ids': …}"
+                    f"an arm with memory ({self.about}) needs samples that have ids, and this problem's have "
+                    "none: give the Problem samples= and sifter={'ids': …}, or batches without a size"
                 )
             exit = MemoryExit(samples)
         return Sifter(model, exit=exit, **{"keep": 0.5, "explore": 0.0, **options, **self.sifter})
@@ -120,9 +121,8 @@ def find_arm(name: str) -> Arm:
 
 
 def _imported(name: str) -> Arm:
-    module, _, attribute = name.partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), attribute)
+        found: Any = pkgutil.resolve_name(name)
     except (ImportError, AttributeError) as error:
         raise ValueError(
             f"arm={name!r} cannot be imported: {error}. Is it on PYTHONPATH?"

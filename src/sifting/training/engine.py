@@ -8,29 +8,28 @@ the same choices and the same random numbers. Under `torchrun` rank 0 writes for
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
-from sifting.checkpoint import state_of
 from sifting.chooser import NotFinite
-from sifting.parallel.detect import data_parallel, in_use, unwrap
+from sifting.parallel.detect import in_use, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.rng import load_random_state, save_random_state
 from sifting.sifter import Sifter
+from sifting.training.checkpointing import Parts, Progress, not_finite
 from sifting.training.problem import Pace, Task
+from sifting.training.records import QUALITY, clocks, log_record
 from sifting.training.run_folder import RunError, RunFolder
 from sifting.training.signals import listening
+from sifting.training.update import make_update
 
-CLOCKS = ("data", "scoring", "auditing", "forward", "backward", "optimizer", "evaluation")
-QUALITY = ("recall", "rank_correlation", "rho_approx", "rho_explored", "misclassified")
-AGREE_EVERY = 10  # updates between two questions to all ranks whether one was told to stop
+AGREE_EVERY = 10  # updates between two questions to all ranks: whether to stop, whether to save
 
 
 class Diverged(RuntimeError):
@@ -46,7 +45,7 @@ class Engine:
         pace: how long, and how often to log, evaluate and save.
         folder: where to write.
         watch: called with every logged record, for a progress line or a logger.
-        reference: what each operation costs on an undisturbed machine, as `charged` takes it;
+        reference: what each operation costs on an undisturbed machine, as `clocks.charged` takes it;
             records then have the time by that table beside the time that passed.
     """
 
@@ -61,75 +60,49 @@ class Engine:
     ) -> None:
         self.task, self.sifter, self.pace, self.folder = task, sifter, pace, folder
         self.watch, self.reference = watch, reference
-        self.update = 0
-        self.seconds = dict.fromkeys(CLOCKS, 0.0)
-        self.losses: list[Tensor] = []  # since the last record; read back only for it
-        self.last: dict[str, float] = {}
+        self.progress = Progress()
         self.stopped_by: str | None = None
         self._asked: str | None = None  # the signal that asked this rank to stop
         device = sifter.device
         self.ranks = Ranks(lambda: sifter.device) if in_use() else None
         self.leads = self.ranks is None or self.ranks.rank == 0
-        self.dtype = {"no": None, "bf16": torch.bfloat16, "fp16": torch.float16}[pace.autocast]
         self.scaler = torch.amp.GradScaler(device.type, enabled=pace.autocast == "fp16")
+        self._parts = Parts(task, sifter, self.scaler, self.ranks)
         self._batches: Generator[Any] | None = None
         self._paused: tuple[dict[str, Any], float] | None = None  # streams, and since when
+        self._saved = time.monotonic()  # or begun
+
+    @property
+    def update(self) -> int:
+        """Updates made."""
+        return self.progress.update
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """By the loop's own clocks."""
+        return self.progress.seconds
 
     def resume(self, step: int) -> None:
         """Go on from a checkpoint of the folder."""
-        state = self.folder.load(step)
-        unwrap(self.task.model).load_state_dict(state["model"])
-        self.task.optimizer.load_state_dict(state["optimizer"])
-        if self.task.schedule is not None:
-            self.task.schedule.load_state_dict(state["schedule"])
-        self.scaler.load_state_dict(state["scaler"])
-        parts = state["ranks"]
-        rank, world = (0, 1) if self.ranks is None else (self.ranks.rank, self.ranks.world)
-        self.sifter.load_state_dict(state_of([part["sifter"] for part in parts], rank, world))
-        self.update = int(state["update"])
-        self.seconds = {name: float(state["seconds"][name]) for name in CLOCKS}
-        self.last = dict(state["last"])
-        losses = state["losses"]  # to be averaged with those to come
-        self.losses = [] if losses is None else list(losses.to(self.sifter.device))
-        if len(parts) == world:
-            load_random_state(parts[rank]["streams"])
-            own = parts[rank].get("buffers", {})
-            for name, buffer in unwrap(self.task.model).named_buffers():
-                if name in own:
-                    buffer.copy_(own[name])
+        self.progress = self._parts.load(self.folder.load(step))
 
     def save(self) -> Path:
         """Write a checkpoint of everything a resumed run needs; all ranks take part.
 
         Weights that are not finite are not saved: the checkpoints before them are the good ones.
         """
-        broken = [n for n, p in self.task.model.named_parameters() if not p.isfinite().all()]
-        if broken:
+        broken = not_finite(self.task.model)
+        if broken is not None:
             raise Diverged(
-                f"after update {self.update}, {broken[0]} is not finite; {self._last_good()}. "
+                f"after update {self.update}, {broken} is not finite; {self.folder.last_good()}. "
                 "Lower the learning rate, or clip"
             )
-        own = {"sifter": self.sifter.state_dict(), "streams": save_random_state()}
-        if self.ranks is not None:  # BatchNorm's are each rank's own until DDP's next forward
-            buffers = unwrap(self.task.model).named_buffers()
-            own["buffers"] = {name: buffer.cpu() for name, buffer in buffers}
-        parts = [own] if self.ranks is None else self.ranks.gather(own)
-        path = self.folder.checkpoint_path(self.update)
+        state = self._parts.state(replace(self.progress, seconds=self._clocks()))
         if self.leads:
-            schedule = self.task.schedule
-            state = {
-                "update": self.update,
-                "model": unwrap(self.task.model).state_dict(),
-                "optimizer": self.task.optimizer.state_dict(),
-                "schedule": None if schedule is None else schedule.state_dict(),
-                "scaler": self.scaler.state_dict(),
-                "ranks": parts,
-                "seconds": self._clocks(),
-                "last": self.last,
-                "losses": torch.stack(self.losses) if self.losses else None,
-            }
-            self.folder.save(self.update, state, keep=self.pace.keep_checkpoints)
-        return path
+            with self._disk():
+                self.folder.save(self.update, state, keep=self.pace.keep_checkpoints)
+        self._saved = time.monotonic()
+        return self.folder.checkpoint_path(self.update)
 
     @property
     def done(self) -> bool:
@@ -151,24 +124,21 @@ class Engine:
         if self._paused is not None:
             streams, since = self._paused
             load_random_state(streams)
-            # the sifter's clock of the user's step has been running
+            # the sifter's clock of the user's step has been running. The one access to it here
             self.sifter.meter.seconds["between"] -= time.perf_counter() - since
         last = min(self.update + updates, self.pace.updates)
-        try:
-            while self.update < last and self.stopped_by is None:
-                self._update()
-                self._after_update()
-        except Diverged as error:
-            self._end("failed", error=str(error))
-            raise
+        with self._disk():  # the sifter writes its audits there
+            try:
+                while self.update < last and self.stopped_by is None:
+                    self._update()
+                    self._after_update()
+            except Diverged as error:
+                self._end("failed", error=str(error))
+                raise
         self._paused = save_random_state(), time.perf_counter()
 
     def ask(self, reason: str) -> None:
-        """Ask the run to save and stop after the update under way.
-
-        Args:
-            reason: for the record, e.g. the name of a signal.
-        """
+        """Ask the run to save and stop after the update under way; a signal's name, for the record."""
         self._asked = reason
 
     def finish(self) -> str:
@@ -177,20 +147,46 @@ class Engine:
         if self._batches is not None:
             self._batches.close()
         # of all ranks, as in the log; a run that failed cannot ask them any more
-        self._end(status, sifting=dict(self.sifter.stats(reduce=True)))
+        everyone = dict(self.sifter.stats(reduce=True))
+        with self._disk():
+            self._end(status, sifting=everyone)
         return status
 
     def _after_update(self) -> None:
-        if self.ranks is None:
-            self.stopped_by = self._asked
-        elif self._due(AGREE_EVERY):  # a rank that stops alone leaves the others waiting
-            self.stopped_by = next(filter(None, self.ranks.gather(self._asked)), None)
+        save = self._agree() or self._due(self.pace.checkpoint_every)
         if self._due(self.pace.log_every):
             self._log_training()
         if self._due(self.pace.evaluate_every):
             self._evaluate()
-        if self._due(self.pace.checkpoint_every) or self.stopped_by:
+        if save or self.stopped_by:
             self.save()
+
+    def _agree(self) -> bool:
+        """Whether the time for a checkpoint has come; and whether to stop, for all ranks alike."""
+        limit = self.pace.checkpoint_seconds
+        late = limit is not None and time.monotonic() - self._saved >= limit
+        if self.ranks is None:
+            self.stopped_by = self._asked
+            return late
+        if not self._due(AGREE_EVERY):  # a rank that acts alone leaves the others waiting
+            return False
+        answers = self.ranks.gather((self._asked, late))
+        self.stopped_by = next((asked for asked, _ in answers if asked), None)
+        return answers[0][1]
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """A folder that cannot be written any more ends the run with a message, to be gone on with."""
+        try:
+            yield
+        except OSError as error:
+            trouble = self.folder.trouble(error)
+            if trouble is None:
+                raise
+            self.stopped_by = trouble
+            with suppress(OSError):  # where there is still room for it
+                self._end("stopped")
+            raise RunError(f"{trouble}; {self.folder.last_good()}") from error
 
     def _next(self) -> Any:
         """The next batch to train on; scores that are not finite are a run that diverged."""
@@ -200,7 +196,7 @@ class Engine:
             return next(self._batches)
         except NotFinite as error:
             raise Diverged(
-                f"before update {self.update + 1}, {error}; {self._last_good()}"
+                f"before update {self.update + 1}, {error}; {self.folder.last_good()}"
             ) from error
 
     def _due(self, every: int) -> bool:
@@ -219,53 +215,26 @@ class Engine:
                 raise RunError("the loader gave no batch: the data is smaller than one batch")
 
     def _update(self) -> None:
-        task, device, count = self.task, self.sifter.device, self.pace.accumulate
-        total: Tensor | None = None
-        for place in range(1, count + 1):
-            batch = self._next()  # trained before the next is drawn: the sifter reads its forward
-            with self._alone(place < count):
-                with self._time("forward"), self._autocast():
-                    loss = task.loss(task.model, batch) / count
-                with self._time("backward"):
-                    torch.autograd.backward(self.scaler.scale(loss))
-            total = loss.detach() if total is None else total + loss.detach()
-        with self._time("optimizer"):
-            if self.pace.clip is not None:
-                self.scaler.unscale_(task.optimizer)
-                nn.utils.clip_grad_norm_(task.model.parameters(), self.pace.clip)
-            self.scaler.step(task.optimizer)
-            self.scaler.update()
-            if task.schedule is not None:
-                task.schedule.step()
-            task.optimizer.zero_grad()
-        self.update += 1
-        assert total is not None
-        self.losses.append(total)
+        device = self.sifter.device
+        loss = make_update(
+            self.task,
+            self.pace,
+            scaler=self.scaler,
+            device=device,
+            next_batch=self._next,
+            timer=self._time,
+        )
+        self.progress.update += 1
+        self.progress.losses.append(loss)
         # on the CPU a look costs nothing; elsewhere it would wait for the device at every step
-        if device.type == "cpu" and not math.isfinite(float(total)):
-            self._diverged(float(total))
+        if device.type == "cpu" and not math.isfinite(float(loss)):
+            self._diverged(float(loss))
 
     def _diverged(self, loss: float) -> None:
         raise Diverged(
-            f"the loss of update {self.update} is {loss}; {self._last_good()}. Lower the learning rate, "
-            "or clip"
+            f"the loss of update {self.update} is {loss}; {self.folder.last_good()}. Lower the learning "
+            "rate, or clip"
         )
-
-    def _last_good(self) -> str:
-        step = self.folder.latest()
-        if step is None:
-            return "there is no checkpoint yet"
-        return f"the last good checkpoint is {self.folder.checkpoint_path(step)}"
-
-    def _alone(self, accumulating: bool) -> Any:
-        """Gradients that are only added up need not travel between ranks yet."""
-        wrapper = data_parallel(self.task.model) if accumulating else None
-        return nullcontext() if wrapper is None else wrapper.no_sync()
-
-    def _autocast(self) -> Any:
-        if self.dtype is None:
-            return nullcontext()
-        return torch.autocast(self.sifter.device.type, dtype=self.dtype)
 
     @contextmanager
     def _time(self, clock: str) -> Iterator[None]:
@@ -276,39 +245,27 @@ class Engine:
         self.seconds[clock] += time.perf_counter() - begin
 
     def _clocks(self) -> dict[str, float]:
-        """Seconds by what they were spent on; loading and scoring are the sifter's to tell."""
-        stats = self.sifter.stats()
-        return {
-            **self.seconds,
-            "data": stats.seconds_loading,
-            "scoring": stats.seconds_scoring,
-            "auditing": stats.seconds_auditing,
-        }
+        return clocks(self.seconds, self.sifter.stats())
 
-    def _record(self, kind: str, figures: Mapping[str, Any]) -> None:
-        stats = self.sifter.stats(reduce=True)
-        record: dict[str, Any] = {
-            "kind": kind,
-            "step": self.update,
-            "candidates_seen": stats.candidates_seen,
-            "samples_trained": stats.samples_trained,
-            "seconds": {name: round(value, 6) for name, value in self._clocks().items()},
-        }
-        if self.reference is not None:
-            record["reference"] = charged(
-                self.reference, self.update, dict(self.sifter.meter.counts)
-            )
-        if hasattr(os, "getloadavg"):
-            record["load"] = round(os.getloadavg()[0], 2)
+    def _record(self, kind: str, metrics: Mapping[str, Any]) -> None:
+        everyone = self.sifter.stats(reduce=True)
         if not self.leads:
             return
-        self.folder.log({**record, **figures})
+        record = log_record(
+            kind,
+            self.update,
+            everyone=everyone,
+            own=self.sifter.stats(),
+            seconds=self._clocks(),
+            table=self.reference,
+        )
+        self.folder.log({**record, **metrics})
         if self.watch is not None:
-            self.watch({**record, **figures, "planned": self.pace.updates})
+            self.watch({**record, **metrics, "planned": self.pace.updates})
 
     def _log_training(self) -> None:
-        loss = float(torch.stack(self.losses).mean())
-        self.losses = []
+        loss = float(torch.stack(self.progress.losses).mean())
+        self.progress.losses = []
         if self.ranks is not None:
             loss = sum(self.ranks.gather(loss)) / self.ranks.world
         if not math.isfinite(loss):
@@ -321,11 +278,12 @@ class Engine:
     def _evaluate(self) -> None:
         with self._time("evaluation"):
             model = unwrap(self.task.model)
-            self.last = self.task.evaluate(model)
+            found = self.task.evaluate(model)
             if self.done and self.task.at_end is not None:
-                self.last |= self.task.at_end(model)
+                found = found | self.task.at_end(model)
             self.task.model.train()
-        self._record("eval", self.last)
+        self.progress.last = found
+        self._record("eval", found)
 
     def _end(self, status: str, **more: Any) -> None:
         if not self.leads:
@@ -335,33 +293,7 @@ class Engine:
             "planned": self.pace.updates,
             "stopped_by": self.stopped_by,
             "seconds": self._clocks(),
-            "final": self.last,
+            "final": self.progress.last,
             "sifting": dict(self.sifter.stats()),
         }
         self.folder.finish(status, {**summary, **more})
-
-
-def charged(
-    table: Mapping[str, float], updates: int, counts: Mapping[str, float]
-) -> dict[str, float]:
-    """Seconds by a table of what each operation costs, for what was done so far.
-
-    >>> table = {"data": 0.01, "scoring": 2.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}
-    >>> charged(table, 3, {"candidates_seen": 100, "selections": 2, "audits": 0})
-    {'data': 1.0, 'scoring': 4.0, 'auditing': 0.0, 'forward': 3.0, 'backward': 6.0, 'optimizer': 1.5}
-
-    Args:
-        table: seconds of loading one candidate, of scoring a batch, of an audit, and of an
-            update's forward, backward and optimizer step.
-        updates: that were made.
-        counts: candidates_seen, selections and audits of the sifter.
-    """
-    times = {
-        "data": counts.get("candidates_seen", 0),
-        "scoring": counts.get("selections", 0),
-        "auditing": counts.get("audits", 0),
-        "forward": updates,
-        "backward": updates,
-        "optimizer": updates,
-    }
-    return {name: round(table.get(name, 0.0) * times[name], 6) for name in times}

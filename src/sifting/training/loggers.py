@@ -1,9 +1,11 @@
-"""The log's figures for other loggers: TensorBoard's writer, Weights & Biases, or any of your own."""
+"""The log's metrics for other loggers: TensorBoard's writer, Weights & Biases, or any of your own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from sifting.measure.logged import logged, numbers
 
 RESERVED = ("kind", "step", "planned", "load", "seconds", "reference", "selection")
 COUNTS = ("candidates_seen", "samples_trained")
@@ -26,17 +28,16 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
         record: as `Engine(watch=…)` receives it and `metrics.jsonl` has it, or `sifter.stats()`.
     """
     if "kind" not in record:
-        named = {_stat(name): value for name, value in record.items()}
-        return _numbers(named)
+        return logged(record)
     own = {k: v for k, v in record.items() if k not in (*RESERVED, *COUNTS)}
     named = {f"{record['kind']}/{name}": value for name, value in own.items()}
-    named |= {f"sifting/{name}": record[name] for name in COUNTS if name in record}
-    named |= {f"sifting/{k}": v for k, v in (record.get("selection") or {}).items()}
+    stats = {name: record[name] for name in COUNTS if name in record}
+    named |= logged({**stats, **(record.get("selection") or {})})
     for group in ("seconds", "reference"):
         named |= {f"{group}/{k}": v for k, v in (record.get(group) or {}).items()}
     if "load" in record:
         named["machine/load"] = record["load"]
-    return _numbers(named)
+    return numbers(named)
 
 
 def to_writer(writer: Any) -> Callable[..., None]:
@@ -57,14 +58,14 @@ def to_writer(writer: Any) -> Callable[..., None]:
     """
     if callable(getattr(writer, "add_scalar", None)):
 
-        def send(figures: Mapping[str, float], step: int) -> None:
-            for name, value in figures.items():
+        def send(values: Mapping[str, float], step: int) -> None:
+            for name, value in values.items():
                 writer.add_scalar(name, value, step)
 
     elif callable(getattr(writer, "log", None)):
 
-        def send(figures: Mapping[str, float], step: int) -> None:
-            writer.log(dict(figures), step=step)
+        def send(values: Mapping[str, float], step: int) -> None:
+            writer.log(dict(values), step=step)
 
     else:
         raise TypeError(
@@ -77,16 +78,3 @@ def to_writer(writer: Any) -> Callable[..., None]:
         send(scalars(record), int(at))
 
     return watch
-
-
-def _stat(name: str) -> str:
-    clock = name.removeprefix("seconds_")
-    return f"sifting/{name}" if clock == name else f"seconds/{clock}"
-
-
-def _numbers(named: Mapping[str, Any]) -> dict[str, float]:
-    return {
-        name: float(value)
-        for name, value in named.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from sifting.exits.base import Exit
-
-Schedule = torch.optim.lr_scheduler.LRScheduler
+from sifting.sifter import Sifter
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Problem:
     >>> data = [(torch.randn(8, 4), torch.zeros(8).long())]
     >>> problem = Problem(
     ...     model=model,
-    ...     batches=lambda size: data,
+    ...     batches=lambda: data,
     ...     loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
     ...     evaluate=lambda model: {"accuracy": 0.0},
     ...     optimizer=torch.optim.AdamW(model.parameters()),
@@ -34,30 +35,31 @@ class Problem:
 
     Attributes:
         model: the model, on the device it trains on.
-        batches: `batches(size)`, a loader of shuffled batches of `size` samples; an arm that
-            keeps half is given one of twice the batch.
+        batches: `batches()`, a loader of shuffled batches of `batch` samples, from which arms that
+            select draw more candidates. Or `batches(size)`, one of batches of `size`: an arm that
+            keeps half is then given one of twice the batch, each of them the candidates of a step.
         loss: `loss(model, batch)`, a scalar to go backward from.
-        evaluate: figures on held-out data, e.g. {"accuracy": 0.9}.
+        evaluate: metrics on held-out data, e.g. {"accuracy": 0.9}.
         optimizer: over the model's parameters.
         batch: samples trained at once, on each device.
         schedule: `schedule(optimizer, updates)`, a learning rate that ends with the updates; None
             for a constant one.
         exit: where the arms called "sift" score, unless they say otherwise.
-        metric: which figure of `evaluate` counts.
+        metric: which metric of `evaluate` counts.
         lower_is_better: whether less of it is better.
         sifter: further arguments of every arm's `Sifter`: forward, labels, ids, loss_fn, stack.
         samples: how many training samples there are, where `sifter` has the `ids=` by which arms
             with memory know them.
-        at_end: further figures that are taken once, with the last evaluation.
+        at_end: further metrics that are taken once, with the last evaluation.
     """
 
     model: nn.Module
-    batches: Callable[[int], Iterable[Any]]
+    batches: Callable[..., Iterable[Any]]
     loss: Callable[[nn.Module, Any], Tensor]
     evaluate: Callable[[nn.Module], dict[str, float]]
     optimizer: torch.optim.Optimizer
     batch: int
-    schedule: Callable[[torch.optim.Optimizer, int], Schedule] | None = None
+    schedule: Callable[[torch.optim.Optimizer, int], LRScheduler] | None = None
     exit: int | str | Exit = 1
     metric: str = "accuracy"
     lower_is_better: bool = False
@@ -70,6 +72,24 @@ class Problem:
             raise TypeError(f"model must be a torch.nn.Module, got {type(self.model).__name__}")
         if not isinstance(self.batch, int) or self.batch < 1:
             raise ValueError(f"batch={self.batch!r}: give a whole number of at least 1")
+
+    @property
+    def sized(self) -> bool:
+        """Whether `batches` is a function of the size."""
+        try:
+            inspect.signature(self.batches).bind()
+        except TypeError:
+            return True
+        except ValueError:  # no signature to look at
+            return False
+        return False
+
+    def loader(self, sifter: Sifter) -> Iterable[Any]:
+        """The loader that a sifter of this problem is called on."""
+        if not self.sized:
+            return self.batches()
+        keep = sifter.schedule.keep_at(0) if sifter.draws == "batch" else 1.0
+        return self.batches(round(self.batch / keep))
 
     def checkpoint_bytes(self) -> int:
         """About how large a checkpoint is: the model and two moments of each parameter."""
@@ -86,9 +106,9 @@ class Task:
         optimizer: over its parameters.
         loader: candidate batches of one epoch; iterated again and again.
         loss: `loss(model, batch)`, a scalar to go backward from.
-        evaluate: figures on held-out data, e.g. {"accuracy": 0.9}; given the model unwrapped.
+        evaluate: metrics on held-out data, e.g. {"accuracy": 0.9}; given the model unwrapped.
         schedule: stepped once an update; None for a constant learning rate.
-        at_end: further figures that are taken once, with the last evaluation.
+        at_end: further metrics that are taken once, with the last evaluation.
     """
 
     model: nn.Module
@@ -96,7 +116,7 @@ class Task:
     loader: Iterable[Any]
     loss: Callable[[nn.Module, Any], Tensor]
     evaluate: Callable[[nn.Module], dict[str, float]]
-    schedule: Schedule | None = None
+    schedule: LRScheduler | None = None
     at_end: Callable[[nn.Module], dict[str, float]] | None = None
 
 
@@ -113,6 +133,7 @@ class Pace:
         clip: largest norm of the gradient; None for any.
         autocast: "no", "bf16" or "fp16".
         log_every, evaluate_every, checkpoint_every: updates between each.
+        checkpoint_seconds: time after which a checkpoint is due as well; None for no limit.
         keep_checkpoints: how many of the last to keep.
     """
 
@@ -123,6 +144,7 @@ class Pace:
     log_every: int = 50
     evaluate_every: int = 500
     checkpoint_every: int = 500
+    checkpoint_seconds: float | None = None
     keep_checkpoints: int = 2
 
     def __post_init__(self) -> None:
@@ -136,3 +158,7 @@ class Pace:
             raise ValueError(f"autocast={self.autocast!r}: choose 'no', 'bf16' or 'fp16'")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip={self.clip!r} must be above 0, or None")
+        if self.checkpoint_seconds is not None and not self.checkpoint_seconds > 0:
+            raise ValueError(
+                f"checkpoint_seconds={self.checkpoint_seconds!r} must be above 0, or None"
+            )

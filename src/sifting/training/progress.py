@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
 from rich.live import Live
 from rich.progress import (
     BarColumn,
@@ -17,6 +16,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 from rich.text import Text
+
+from sifting.terminal import make_console, printable
 
 
 def describe(name: str, record: Mapping[str, Any], seen: dict[str, Any]) -> str:
@@ -55,7 +56,7 @@ def progress_line(
 
     It starts with the first record: before it, reading the data may have a bar of its own.
     """
-    console = Console(quiet=not shown)
+    console, name = make_console(quiet=not shown), printable(name)
     seen: dict[str, Any] = {}
     live = Live(Text(name), console=console, refresh_per_second=4, transient=False)
 
@@ -77,14 +78,14 @@ def progress_line(
 def reading_bar(name: str, *, shown: bool = True) -> Iterator[Callable[[int, int | None], None]]:
     """A bar over the bytes of a corpus with rate and time left; nothing where none are read."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    bar = Progress(*columns, console=Console(stderr=True, quiet=not shown))
-    task = bar.add_task(name, total=None)
+    bar = Progress(*columns, console=make_console(stderr=True, quiet=not shown))
+    task = bar.add_task(printable(name), total=None)
 
     def progress(done: int, total: int | None) -> None:
         bar.start()

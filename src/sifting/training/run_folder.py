@@ -7,7 +7,7 @@
       metrics.jsonl      one JSON object a line; see docs/run-format.md
       audits.jsonl       scores and exact losses of audited candidates
       checkpoints/step-00000200/state.pt
-      summary.json       final figures, written when the run ends
+      summary.json       final metrics, written when the run ends
 
 Whatever is written whole is written to a temporary name first, then renamed: a reader, or a
 resumed run, never meets half a file. `metrics.jsonl` grows by whole lines.
@@ -15,35 +15,28 @@ resumed run, never meets half a file. `metrics.jsonl` grows by whole lines.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
 import shutil
 import sys
-import tempfile
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sifting import files
+
 FORMAT = 1
+# errors of a disk that is full, broken, or may not be written any more
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class RunError(Exception):
     """A run folder that cannot be used; the message says which and why."""
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    part = path.with_name(f".{path.name}.part")
-    with part.open("w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
 
 
 def environment() -> dict[str, Any]:
@@ -92,33 +85,41 @@ class RunFolder:
             keep: how many are kept; a further one is there while it is written.
         """
         cls.check(path)
-        write_json(path / "config.json", config)
-        free = shutil.disk_usage(path).free
+        free = shutil.disk_usage(_existing(path)).free
         if free < (keep + 1) * checkpoint_bytes:
             raise RunError(
                 f"{path} is on a disk with {free / 2**20:.0f} MiB free, and {keep + 1} checkpoints need "
                 f"{(keep + 1) * checkpoint_bytes / 2**20:.0f} MiB: free some, or choose another folder"
             )
         folder = cls(path)
-        write_json(path / "environment.json", environment())
-        folder._status("running")
+        try:
+            folder.checkpoints.mkdir(parents=True, exist_ok=True)
+            files.write_json(path / "config.json", config)
+            files.write_json(path / "environment.json", environment())
+            folder._status("running")
+        except OSError as error:
+            raise RunError(f"cannot write a run to {path}: {error}") from error
         return folder
 
     @staticmethod
     def check(path: Path) -> None:
-        """Raise unless a new run can be written to a folder, which is made where it is missing."""
+        """Raise unless a new run can be written to a folder; nothing is made."""
         if (path / "run.json").exists():
             raise RunError(f"{path} holds a run already: resume it, or choose another folder")
         try:
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=path):  # each of several ranks has its own
-                pass
+            files.check_writable(path)
         except OSError as error:
             raise RunError(f"cannot write a run to {path}: {error}") from error
 
     @classmethod
     def reopen(
-        cls, path: Path, *, config: Mapping[str, Any], step: int, batches: int | None = None
+        cls,
+        path: Path,
+        *,
+        config: Mapping[str, Any],
+        step: int,
+        batches: int | None = None,
+        free: Collection[str] = (),
     ) -> RunFolder:
         """Go on with a run from a checkpoint: what was logged after it is forgotten.
 
@@ -127,21 +128,22 @@ class RunFolder:
             step: updates at the checkpoint.
             batches: that were trained by then, if more than one makes an update; audits are
                 numbered by the batches before them.
+            free: settings that may be others than it was started with.
         """
         run = read_run(path)
-        changed = sorted(k for k in {*config, *run.config} if config.get(k) != run.config.get(k))
+        known = {*config, *run.config} - set(free)
+        changed = sorted(k for k in known if config.get(k) != run.config.get(k))
         if changed:
             shown = "; ".join(f"{k}: {run.config.get(k)!r} → {config.get(k)!r}" for k in changed)
             raise RunError(
                 f"{path} was started with other settings ({shown}): resume it with its own"
             )
         folder = cls(path)
+        files.drop_parts(path)
         last = {"metrics.jsonl": step, "audits.jsonl": (step if batches is None else batches) - 1}
         for name in last:
             kept = [line for line in _lines(path / name) if line.get("step", 0) <= last[name]]
-            part = path / f".{name}.part"
-            part.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-            part.replace(path / name)
+            files.write_text(path / name, "".join(json.dumps(line) + "\n" for line in kept))
         folder._status("running")
         return folder
 
@@ -149,7 +151,7 @@ class RunFolder:
         path = self.path / "run.json"
         old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        write_json(
+        files.write_json(
             path, {"format": FORMAT, "started": now, **old, "status": status, "updated": now}
         )
 
@@ -160,7 +162,7 @@ class RunFolder:
 
     def finish(self, status: str, summary: Mapping[str, Any]) -> None:
         """Write the summary and how the run ended."""
-        write_json(self.path / "summary.json", summary)
+        files.write_json(self.path / "summary.json", summary)
         self._status(status)
 
     def checkpoint_path(self, step: int) -> Path:
@@ -173,23 +175,42 @@ class RunFolder:
         steps = [int(step) for step in found if step.isdigit()]
         return max(steps, default=None)
 
-    def save(self, step: int, state: Mapping[str, Any], *, keep: int) -> Path:
-        """Write a checkpoint under a temporary name, rename it, and drop all but the last `keep`."""
-        import torch  # run folders are read without torch
+    def last_good(self) -> str:
+        """Where the newest whole checkpoint is, in words."""
+        step = self.latest()
+        if step is None:
+            return "there is no checkpoint yet"
+        return f"the last good checkpoint is {self.checkpoint_path(step)}"
 
+    def save(self, step: int, state: Mapping[str, Any], *, keep: int) -> Path:
+        """Write a checkpoint whole or not at all, and drop all but the last `keep`."""
         path = self.checkpoint_path(step)
-        part = self.checkpoints / f".{path.name}.part"
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-        with (part / "state.pt").open("wb") as file:
-            torch.save(dict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.rmtree(path, ignore_errors=True)
-        part.rename(path)
-        for old in sorted(self.checkpoints.glob("step-*"))[:-keep]:
-            shutil.rmtree(old, ignore_errors=True)
+        for folder in (self.checkpoints, path):
+            _refuse_link(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        files.write_state(path / "state.pt", state)
+        for old in sorted(self.checkpoints.glob("step-*/state.pt"))[:-keep]:
+            self._drop(old.parent)
         return path
+
+    def drop_checkpoints(self) -> None:
+        """Delete all checkpoints, of a run that is over."""
+        _refuse_link(self.checkpoints)
+        for path in self.checkpoints.glob("step-*"):
+            self._drop(path)
+
+    def _drop(self, path: Path) -> None:
+        _refuse_link(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+    def trouble(self, error: OSError) -> str | None:
+        """What an error says about this folder; None where it is about something else."""
+        if not (self.path / "run.json").exists():
+            return f"{self.path} is gone: it was deleted or moved while the run wrote to it"
+        there = error.filename is not None and str(error.filename).startswith(str(self.path))
+        if there or error.errno in DISK:
+            return f"cannot write to {self.path}: {error.strerror or error}"
+        return None
 
     def load(self, step: int) -> dict[str, Any]:
         """Read a checkpoint; only tensors and plain values are ever unpickled."""
@@ -205,7 +226,16 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder says."""
+    """What a run folder says.
+
+    Attributes:
+        path: the folder.
+        status: "running", "finished", "stopped" or "failed".
+        config: the settings of the run.
+        environment: machine, versions and command line.
+        metrics: the records of the log, in the order they were written.
+        summary: what the run ended with; None while it runs.
+    """
 
     path: Path
     status: str
@@ -233,6 +263,17 @@ def read_run(path: Path) -> Run:
         metrics=_lines(path / "metrics.jsonl"),
         summary=_object(summary) if summary.exists() else None,
     )
+
+
+def _existing(path: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    return next(each for each in (path, *path.absolute().parents) if each.exists())
+
+
+def _refuse_link(path: Path) -> None:
+    """What is in a folder may be deleted, and what a link leads to is somebody else's."""
+    if path.is_symlink():
+        raise RunError(f"{path} is a link: checkpoints are not written or deleted through one")
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -11,6 +11,18 @@ from types import FrameType
 PATIENCE = 1.0  # seconds; torchrun sends each of its signals twice within milliseconds
 
 
+def exit_code(reason: str | None) -> int:
+    """The code that a command ends with after a signal, as shells have it: 128 and its number.
+
+    >>> exit_code("SIGINT"), exit_code("SIGTERM"), exit_code("KeyboardInterrupt"), exit_code(None)
+    (130, 143, 130, 0)
+    """
+    if reason is None:
+        return 0
+    known = {each.name: int(each) for each in signal.Signals}
+    return 128 + known.get(reason, int(signal.SIGINT))
+
+
 @contextmanager
 def listening(ask: Callable[[str], None]) -> Iterator[None]:
     """Call `ask` with the name of a Ctrl-C or SIGTERM; one that comes later stops at once.

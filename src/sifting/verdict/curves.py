@@ -92,7 +92,7 @@ class Curve:
         steps: updates.
         samples: samples back-propagated.
         seconds: training time, evaluations left out.
-        reference: the same charged from a calibration table; None where the run has none.
+        reference: the same charged from a calibration table; None where evaluations are without.
         figures: the figure of merit.
         lower_is_better: of the figure of merit.
     """
@@ -193,7 +193,8 @@ def curve_of(run: Run) -> Curve:
         steps=table[:, 0],
         samples=table[:, 1],
         seconds=table[:, 2],
-        reference=np.array(known) if rows and len(known) == len(rows) else None,
+        # none at all is no evidence that it has no such times: it has not come to an evaluation
+        reference=np.array(known) if len(known) == len(rows) else None,
         figures=table[:, 3],
         lower_is_better=bool(run.config.get("lower_is_better", False)),
     )

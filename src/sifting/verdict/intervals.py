@@ -10,6 +10,7 @@ from scipy.special import stdtr, stdtrit
 
 FEWEST_SEEDS = 3  # with two, the interval of a mean is 18 times as wide as their distance
 LEVEL = 0.95
+ALPHA = 0.05  # of a claim, after correction
 ZERO = 1e-12  # below this, a spread or a mean is rounding
 
 
@@ -36,13 +37,23 @@ class Estimate:
         """Whether there were enough pairs for an interval."""
         return self.low is not None
 
+    @property
+    def measurable(self) -> bool:
+        """Whether it is beyond chance, were it the only one: p < 0.05."""
+        return self.p is not None and self.p < ALPHA
+
+    @property
+    def alike(self) -> bool:
+        """Whether there was no spread to measure chance by, and too few pairs to do without."""
+        return self.low is not None and self.low == self.high and not self.measurable
+
     def above(self, null: float) -> bool:
-        """Whether the whole interval lies above a value."""
-        return self.low is not None and self.low > null
+        """Whether it is measurably above a value."""
+        return self.low is not None and self.low > null and not self.alike
 
     def below(self, null: float) -> bool:
-        """Whether the whole interval lies below a value."""
-        return self.high is not None and self.high < null
+        """Whether it is measurably below a value."""
+        return self.high is not None and self.high < null and not self.alike
 
     def to_dict(self) -> dict[str, float | None]:
         """Plain numbers for JSON."""

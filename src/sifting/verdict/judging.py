@@ -1,6 +1,6 @@
 """Does it pay? The statistical verdict on runs of several arms and seeds, under one budget.
 
-    curves → target → paired ratios and differences over seeds → a sentence each → one for all
+    curves → target → paired ratios and differences over seeds → decision → words
 
 Arms are compared seed by seed with the baseline and with random-keep, the control: what random-keep
 achieves as well is not due to selection.
@@ -9,10 +9,10 @@ achieves as well is not due to selection.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from sifting.verdict import layout, wording
+from sifting.verdict import advice, layout, wording
 from sifting.verdict.curves import (
     CONTROLS,
     Curve,
@@ -22,6 +22,7 @@ from sifting.verdict.curves import (
     is_baseline,
     is_control,
 )
+from sifting.verdict.deciding import Decision, Outcome, decide
 from sifting.verdict.pairing import ArmVerdict, Role, corrected, finished, measure
 
 if TYPE_CHECKING:
@@ -42,11 +43,8 @@ class Verdict:
         baseline: name of the baseline's arm, if there is one.
         control: name of random-keep's arm, if there is one.
         arms: baseline and control first.
-        outcome: "pays", "open" (better, but not beyond the noise of so few seeds and so many arms),
-            "no gain", "harm" or "cannot judge".
-        best: the arm that `overall` speaks of.
-        overall: what to do, in a sentence.
-        notes: what the reader should know of the figures.
+        decision: the outcome and its reasons, as data.
+        early: runs that had passed the target by their first evaluation.
     """
 
     metric: str
@@ -58,10 +56,37 @@ class Verdict:
     baseline: str | None
     control: str | None
     arms: tuple[ArmVerdict, ...]
-    outcome: str = "cannot judge"
-    best: str | None = None
-    overall: str = ""
-    notes: tuple[str, ...] = ()
+    decision: Decision
+    early: int = 0
+
+    @property
+    def equal_time(self) -> bool:
+        """Whether the budget is in seconds, so that final figures can be compared as they are."""
+        return in_seconds(self.budget)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome as a word."""
+        return self.decision.outcome
+
+    @property
+    def best(self) -> str | None:
+        """The arm that `overall` speaks of."""
+        return self.decision.best
+
+    @property
+    def overall(self) -> str:
+        """What to do, and why, as plain text."""
+        return advice.overall(self).plain()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the reader should know of the figures, as plain text."""
+        return tuple(note.plain() for note in wording.notes(self))
+
+    def sentence(self, name: str) -> str:
+        """One arm in a sentence of plain text."""
+        return wording.sentence(self, self.arm(name)).plain()
 
     def arm(self, name: str) -> ArmVerdict:
         """One arm by name."""
@@ -79,12 +104,31 @@ class Verdict:
         """Everything as plain values for JSON."""
         columns, rows = self.table()
         content = asdict(self)
-        content["notes"] = list(self.notes)
         content["arms"] = [
-            {**asdict(arm), "final": {str(seed): value for seed, value in arm.final.items()}}
+            {
+                **asdict(arm),
+                "final": {str(seed): value for seed, value in arm.final.items()},
+                "sentence": self.sentence(arm.name),
+            }
             for arm in self.arms
         ]
-        return {**content, "table": {"columns": columns, "rows": rows}}
+        spoken = {
+            "outcome": self.outcome,
+            "best": self.best,
+            "headline": advice.overall(self).strong(),
+            "overall": self.overall,
+            "notes": list(self.notes),
+        }
+        return {**content, **spoken, "table": {"columns": columns, "rows": rows}}
+
+
+def in_seconds(budget: str) -> bool:
+    """Whether a budget in words is one of time.
+
+    >>> in_seconds("60 seconds"), in_seconds("600 updates")
+    (True, False)
+    """
+    return budget.endswith(" seconds")
 
 
 def judge(
@@ -93,6 +137,7 @@ def judge(
     target: float | None = None,
     baseline: str | None = None,
     control: str | None = None,
+    curves: Sequence[Curve] | None = None,
 ) -> Verdict:
     """Compare the arms of one experiment.
 
@@ -105,8 +150,8 @@ def judge(
     >>> runs = [run("baseline", s, 1 + 0.02 * s) for s in range(3)]
     >>> runs += [run("random-keep", s, 1 + 0.01 * s) for s in range(3)]
     >>> judge(runs + [run("sift", s, 0.8) for s in range(3)]).overall
-    "sift reached 80 % in 0.78 (0.75–0.82) of the baseline's time; random-keep did the same in 0.99
-    (0.97–1.01): selection pays 21 %."
+    "Selection pays 21 %: `sift` reached 80 % in 0.78 (0.75–0.82) of the baseline's time; `random-keep`
+    did the same in 0.99 (0.97–1.01)."
 
     Args:
         runs: of `sifting.training.run_folder.read_run`, one for each arm and seed, under one budget.
@@ -114,6 +159,7 @@ def judge(
             reached.
         baseline: name of the baseline's arm; by default "baseline", or the one without a selector.
         control: name of random-keep's; by default the one whose policy is "random".
+        curves: those of the runs, where they have been read already.
 
     Raises:
         ValueError: where the runs cannot be compared: two of one arm and seed, several budgets,
@@ -129,7 +175,7 @@ def judge(
             "Give those of one"
         )
     ((_, metric, budget),) = groups
-    arms = _by_arm([curve_of(run) for run in runs])
+    arms = _by_arm(curves if curves is not None else [curve_of(run) for run in runs])
     base = _named(arms, baseline, {arm_of(run) for run in runs if is_baseline(run)}, ("baseline",))
     controls = {arm_of(run) for run in runs if is_control(run)} - {base}
     keep = _named(arms, control, controls, CONTROLS)
@@ -143,8 +189,9 @@ def judge(
         role: Role = "baseline" if name == base else "control" if name == keep else "arm"
         beside: dict[str, Any] = {k: arms.get(n or "", {}) for k, n in _pair(base, keep)}
         measured.append(measure(name, role, arms[name], **beside, target=target, axis=axis))
-    equal_time = budget.endswith(" seconds")
-    verdict = Verdict(
+    equal_time = in_seconds(budget)
+    compared = corrected(measured, lower_is_better=lower, equal_time=equal_time)
+    return Verdict(
         metric=metric,
         lower_is_better=lower,
         percent="acc" in metric.lower() and all(abs(c.figures).max() <= 1 for c in usable),
@@ -153,13 +200,10 @@ def judge(
         axis=axis,
         baseline=base,
         control=keep,
-        arms=corrected(measured, lower_is_better=lower, equal_time=equal_time),
+        arms=compared,
+        decision=decide(compared, lower_is_better=lower, equal_time=equal_time),
+        early=_early(usable, target, axis),
     )
-    spoken = tuple(replace(arm, sentence=wording.sentence(verdict, arm)) for arm in verdict.arms)
-    best, outcome = _outcome(verdict)
-    verdict = replace(verdict, arms=spoken, best=best, outcome=outcome)
-    notes = wording.notes(verdict, coarse=_coarse(usable, target, axis))
-    return replace(verdict, overall=wording.overall(verdict), notes=tuple(notes))
 
 
 def _pair(base: str | None, keep: str | None) -> list[tuple[str, str | None]]:
@@ -197,33 +241,8 @@ def _target(baseline: Mapping[int, Curve], *, given: float | None) -> float | No
     return max(best) if done[0].lower_is_better else min(best)
 
 
-def _coarse(curves: Sequence[Curve], target: float | None, axis: str) -> list[str]:
+def _early(curves: Sequence[Curve], target: float | None, axis: str) -> int:
     """Runs that were past the target at their first evaluation: when they were is not known."""
     if target is None:
-        return []
-    return sorted(c.path for c in curves if c.reach(target, axis) == c.axis(axis)[0])
-
-
-def _outcome(verdict: Verdict) -> tuple[str | None, str]:
-    """The arm that the overall sentence speaks of, and the outcome as a word."""
-    arms = [arm for arm in verdict.arms if arm.role == "arm"]
-    judged = [arm for arm in arms if wording.judged(arm)]
-    if not judged:
-        return (arms[0].name if arms else None), "cannot judge"
-    alpha = wording.ALPHA
-    sign = 1.0 if verdict.lower_is_better else -1.0
-    best = min(judged, key=lambda arm: (arm.p, arm.p_baseline, *_promise(arm, sign), arm.name))
-    if best.p < alpha:
-        return best.name, "pays"
-    if best.p_baseline < alpha and not best.beside_control:
-        return best.name, "cannot judge"
-    if wording.promising(verdict, best):
-        return best.name, "open"
-    worse = [wording.worse(verdict, arm) for arm in judged]
-    return best.name, "harm" if all(worse) else "no gain"
-
-
-def _promise(arm: ArmVerdict, sign: float) -> tuple[float, float]:
-    """Which of several arms without a claim did best: the smaller."""
-    pace = float("inf") if arm.time_ratio is None else arm.time_ratio.value
-    return pace, sign * (0.0 if arm.difference is None else arm.difference.value)
+        return 0
+    return sum(c.reach(target, axis) == float(c.axis(axis)[0]) for c in curves)

@@ -11,6 +11,7 @@ from sifting.verdict.curves import Curve
 from sifting.verdict.intervals import Estimate, holm, mean_of, ratio_of
 
 Role = Literal["baseline", "control", "arm"]
+Claim = Literal["time", "final"]
 Curves = Mapping[int, Curve]  # by seed
 
 
@@ -41,7 +42,6 @@ class ArmVerdict:
         p: of "better than the baseline and than random-keep", corrected for the number of claims.
         p_baseline: of "better than the baseline", corrected likewise.
         claim: what the p-values are of: "time" to the target or "final" figure.
-        sentence: in words.
     """
 
     name: str
@@ -63,14 +63,18 @@ class ArmVerdict:
     control_difference: Estimate | None = None
     p: float = 1.0
     p_baseline: float = 1.0
-    claim: str = "time"
-    sentence: str = ""
+    claim: Claim = "time"
 
     @property
-    def beside_control(self) -> bool:
-        """Whether there were enough runs of random-keep to compare the claim with."""
-        found = self.control_difference if self.claim == "final" else self.over_control
-        return found is not None and found.judged
+    def judged(self) -> bool:
+        """Whether it has enough seeds in common with the baseline."""
+        return self.difference is not None and self.difference.judged
+
+    def pair(self, claim: Claim) -> tuple[Estimate | None, Estimate | None]:
+        """What a claim rests on: the estimates against the baseline and against random-keep."""
+        if claim == "final":
+            return self.difference, self.control_difference
+        return self.time_ratio, self.over_control
 
 
 @dataclass(frozen=True)
@@ -165,16 +169,17 @@ def corrected(
         lower_is_better: of the figure of merit.
         equal_time: whether the budget is in seconds, so that the final figure is a claim as well.
     """
-    alone: dict[tuple[str, str], float] = {}
-    both: dict[tuple[str, str], float] = {}
+    alone: dict[tuple[str, Claim], float] = {}
+    both: dict[tuple[str, Claim], float] = {}
     for arm in arms:
         if arm.role != "arm":
             continue
-        ratios = (arm.time_ratio, arm.over_control)
-        pairs = {"time": [_better(e, null=1.0, lower=True) for e in ratios]}
+        pairs: dict[Claim, list[float]] = {
+            "time": [p_better(e, null=1.0, lower=True) for e in arm.pair("time")]
+        }
         if equal_time:
-            gaps = () if arm.failed else (arm.difference, arm.control_difference)
-            pairs["final"] = [_better(e, null=0.0, lower=lower_is_better) for e in gaps] or [1.0]
+            gaps = () if arm.failed else arm.pair("final")
+            pairs["final"] = [p_better(e, null=0.0, lower=lower_is_better) for e in gaps] or [1.0]
         for claim, ps in pairs.items():
             alone[arm.name, claim], both[arm.name, claim] = ps[0], max(ps)
     alone, both = (dict(zip(ps, holm([*ps.values()]), strict=True)) for ps in (alone, both))
@@ -188,7 +193,7 @@ def corrected(
     return tuple(found)
 
 
-def _better(estimate: Estimate | None, *, null: float, lower: bool) -> float:
+def p_better(estimate: Estimate | None, *, null: float, lower: bool) -> float:
     """p-value of "better", 1 where the estimate points the other way or cannot be judged."""
     if estimate is None or estimate.p is None:
         return 1.0

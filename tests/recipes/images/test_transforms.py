@@ -11,17 +11,17 @@ from PIL import Image
 from sifting.recipes.images.transforms import augmented, decode, decode_crop
 
 
-def encoded(picture: Image.Image, kind: str = "PNG") -> bytes:
+def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, kind)
+    image.save(buffer, kind)
     return buffer.getvalue()
 
 
 def wide() -> bytes:
     """Black, with a white square in the middle."""
-    picture = Image.new("RGB", (40, 10), (0, 0, 0))
-    picture.paste((255, 255, 255), (15, 0, 25, 10))
-    return encoded(picture)
+    image = Image.new("RGB", (40, 10), (0, 0, 0))
+    image.paste((255, 255, 255), (15, 0, 25, 10))
+    return encoded(image)
 
 
 def ramp(width: int, height: int) -> bytes:
@@ -111,8 +111,8 @@ def test_a_picture_is_turned_as_its_camera_was_held(cut: Any) -> None:
 
 
 def test_palettes_with_transparency_are_read_without_a_word() -> None:
-    picture = Image.new("P", (8, 8), 1)
-    picture.putpalette([0, 0, 0, 10, 200, 30])
+    image = Image.new("P", (8, 8), 1)
+    image.putpalette([0, 0, 0, 10, 200, 30])
     buffer = io.BytesIO()
-    picture.save(buffer, "PNG", transparency=b"\0\0")
+    image.save(buffer, "PNG", transparency=b"\0\0")
     assert decode(buffer.getvalue(), 8)[:, 0, 0].tolist() == [10, 200, 30]

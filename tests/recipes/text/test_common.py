@@ -100,7 +100,7 @@ def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
 def test_a_rank_that_tokenises_for_all_shows_the_bar(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sifting.recipes.text.common.place", lambda: (1, 2))
+    monkeypatch.setattr("sifting.recipes.text.common.rank_and_world", lambda: (1, 2))
     read_text(replace(TINY, data=str(folder)), "wordpiece")
     shown = capsys.readouterr().err
     assert "tokenising" in shown

@@ -1,4 +1,4 @@
-"""Batches of pictures: shuffled and augmented to train on, in order and plain to evaluate."""
+"""Batches of images: shuffled and augmented to train on, in order and plain to evaluate."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ import torch
 from torch import Tensor
 
 from sifting.recipes.batches import Batches, in_order, uniforms
-from sifting.recipes.images.reading import Indices, PictureSplit, Statistics
+from sifting.recipes.images.reading import ImageSplit, Indices, Statistics
 from sifting.recipes.images.transforms import CHANCES, normalised
 
 
-class PictureBatches(Batches):
+class ImageBatches(Batches):
     """Shuffled, augmented batches of one epoch; the same for the same seed, epoch by epoch.
 
-    >>> from sifting.recipes.images.reading import Pictures
-    >>> data = Pictures(torch.zeros(10, 3, 8, 8, dtype=torch.uint8), torch.zeros(10).long(), 2)
-    >>> [tuple(batch["pixel_values"].shape) for batch in PictureBatches(data, 4, seed=0)]
+    >>> from sifting.recipes.images.reading import Images
+    >>> data = Images(torch.zeros(10, 3, 8, 8, dtype=torch.uint8), torch.zeros(10).long(), 2)
+    >>> [tuple(batch["pixel_values"].shape) for batch in ImageBatches(data, 4, seed=0)]
     [(4, 3, 8, 8), (4, 3, 8, 8)]
 
     Args:
-        data: the pictures.
-        batch_size: pictures a batch, on each rank; an incomplete last batch is left out.
+        data: the images.
+        batch_size: images a batch, on each rank; an incomplete last batch is left out.
         seed: of order and augmentation.
         statistics: mean and deviation to normalise by; the data's own by default.
-        workers: processes that decode ahead; 0 for none, as suits pictures that are decoded.
+        workers: processes that decode ahead; 0 for none, as suits images that are decoded.
         rank, world: see `Batches`.
     """
 
-    kind = "pictures"
+    kind = "images"
 
     def __init__(
         self,
-        data: PictureSplit,
+        data: ImageSplit,
         batch_size: int,
         *,
         seed: int,
@@ -62,16 +62,16 @@ class PictureBatches(Batches):
 
 
 def plain_batches(
-    data: PictureSplit, size: int, *, statistics: Statistics, workers: int = 0
+    data: ImageSplit, size: int, *, statistics: Statistics, workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """All pictures in order, not augmented, with their labels."""
+    """All images in order, not augmented, with their labels."""
     for batch in in_order(_Examples(data, augment=False), size, workers=workers):
         yield normalised(batch["pixel_values"], *statistics), batch["labels"]
 
 
 @dataclass(frozen=True)
 class _Examples:
-    data: PictureSplit
+    data: ImageSplit
     augment: bool
 
     def __len__(self) -> int:

@@ -1,6 +1,6 @@
-"""Pictures with one label each, read from anywhere, decoded once or when they are wanted.
+"""Images with one label each, read from anywhere, decoded once or when they are wanted.
 
-Shapes: N pictures of C channels, height H, width W.
+Shapes: N images of C channels, height H, width W.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sifting.training.recipe import DataError
 
 LABELS = ("fine_label", "label", "labels")  # CIFAR-100 has two; the fine one is the task
 TESTS = ("test", "validation", "valid", "val")
-SMALL = 64  # side up to which pictures are decoded once and kept
-SAMPLE = 500  # pictures that the mean and deviation of large ones are taken from
+SMALL = 64  # side up to which images are decoded once and kept
+SAMPLE = 500  # images that the mean and deviation of large ones are taken from
 
 
 Indices = npt.NDArray[np.int64]
@@ -31,8 +31,8 @@ Statistics = tuple[Tensor, Tensor]
 Progress = Callable[[str, int, int], None]
 
 
-class PictureSplit(Protocol):
-    """One split of some pictures, all given out at one size."""
+class ImageSplit(Protocol):
+    """One split of some images, all given out at one size."""
 
     @property
     def labels_N(self) -> Tensor: ...
@@ -43,7 +43,7 @@ class PictureSplit(Protocol):
     def __len__(self) -> int: ...
 
     def pixels(self, indices_B: Indices, chances_BK: Chances | None) -> Tensor:
-        """Some pictures as bytes of shape (B, 3, H, W); augmented where there are chances."""
+        """Some images as bytes of shape (B, 3, H, W); augmented where there are chances."""
         ...
 
     def statistics(self) -> Statistics:
@@ -52,12 +52,12 @@ class PictureSplit(Protocol):
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """One split, decoded: pictures as bytes, labels from 0.
+class Images:
+    """One split, decoded: images as bytes, labels from 0.
 
     Attributes:
         pixels_NCHW: unsigned bytes.
-        labels_N: class numbers.
+        labels_N: class indices.
         classes: how many there are.
     """
 
@@ -83,16 +83,16 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class EncodedPictures:
-    """One split as it is on disk: each picture is decoded when it is wanted.
+class EncodedImages:
+    """One split as it is on disk: each image is decoded when it is wanted.
 
     Attributes:
-        rows: of a `datasets` split whose pictures are not decoded.
+        rows: of a `datasets` split whose images are not decoded.
         rows_N: which of them.
-        column: of the pictures.
+        column: of the images.
         name: of the split, for messages.
         side: height and width of what is given out.
-        labels_N: class numbers.
+        labels_N: class indices.
         classes: how many there are.
     """
 
@@ -111,12 +111,12 @@ class EncodedPictures:
         return len(self.labels_N)
 
     def encoded(self, index: int) -> tuple[bytes, str]:
-        """A picture's bytes, and what to call it in a message."""
+        """A image's bytes, and what to call it in a message."""
         row = int(self.rows_N[index])
-        picture = self.rows[row][self.column]
-        where = picture.get("path") or f"row {row}"
+        image = self.rows[row][self.column]
+        where = image.get("path") or f"row {row}"
         try:
-            return picture["bytes"] or Path(picture["path"]).read_bytes(), where
+            return image["bytes"] or Path(image["path"]).read_bytes(), where
         except (OSError, TypeError) as error:
             raise self._unreadable(where, error) from error
 
@@ -131,8 +131,8 @@ class EncodedPictures:
                 raise self._unreadable(where, error) from error
         return out
 
-    def in_memory(self, progress: Progress | None = None) -> Pictures:
-        """All of them decoded, for pictures that are small."""
+    def in_memory(self, progress: Progress | None = None) -> Images:
+        """All of them decoded, for images that are small."""
         pixels = torch.empty(len(self), 3, self.side, self.side, dtype=torch.uint8)
         for row in range(len(self)):
             data, where = self.encoded(row)
@@ -142,13 +142,13 @@ class EncodedPictures:
                 raise self._unreadable(where, error) from error
             if progress is not None and row % 500 == 0:
                 progress(self.name, row, len(self))
-        return Pictures(pixels, self.labels_N, self.classes)
+        return Images(pixels, self.labels_N, self.classes)
 
     def _unreadable(self, where: str, error: Exception) -> DataError:
-        return DataError(f"the picture {where} of {self.name!r} cannot be read: {error}")
+        return DataError(f"the image {where} of {self.name!r} cannot be read: {error}")
 
     def statistics(self) -> Statistics:
-        """Of some hundred pictures, spread evenly."""
+        """Of some hundred images, spread evenly."""
         return _statistics(self.pixels(spread(len(self), SAMPLE).numpy(), None))
 
 
@@ -157,7 +157,7 @@ def _check_labels(
 ) -> None:
     split = "" if name is None else f" of {name!r}"
     if not len(labels_N):
-        raise DataError(f"there are no pictures{f' in {name!r}' if name else ''}")
+        raise DataError(f"there are no images{f' in {name!r}' if name else ''}")
     wrong = ((labels_N < 0) | (labels_N >= classes)).nonzero()
     if len(wrong):
         index = int(wrong[0])
@@ -173,30 +173,30 @@ def _statistics(pixels_NCHW: Tensor) -> Statistics:
     return sample.mean(dim=(0, 2, 3)), sample.std(dim=(0, 2, 3)).clamp_min(1e-3)
 
 
-def read_pictures(
+def read_images(
     source: str,
     *,
     side: int,
     limit: int | None = None,
     keep: bool | None = None,
     progress: Progress | None = None,
-) -> tuple[PictureSplit, PictureSplit]:
-    """Training and test pictures, all of one size.
+) -> tuple[ImageSplit, ImageSplit]:
+    """Training and test images, all of one size.
 
     Args:
         source: "digits" (8×8, from scikit-learn), a folder of parquet files with the `datasets`
             image schema (`train*.parquet`, `test*.parquet`), a folder of `train/CLASS/…` and
             `test/CLASS/…`, or a name on the Hugging Face Hub.
-        side: height and width; pictures are resized by their shorter side and cut square.
-        limit: how many pictures to train on, spread evenly over the data; None for all.
+        side: height and width; images are resized by their shorter side and cut square.
+        limit: how many images to train on, spread evenly over the data; None for all.
         keep: whether to decode them once and keep them, rather than each time they are wanted; by
             default where they are at most 64×64.
-        progress: called with the split, the pictures decoded so far and their number.
+        progress: called with the split, the images decoded so far and their number.
     """
     if source == "digits":
         train, held_out = _digits(side)
         rows = spread(len(train), limit)
-        return Pictures(train.pixels_NCHW[rows], train.labels_N[rows], train.classes), held_out
+        return Images(train.pixels_NCHW[rows], train.labels_N[rows], train.classes), held_out
     import datasets
 
     path = Path(source)
@@ -219,7 +219,7 @@ def read_pictures(
     except DataError:
         raise
     except Exception as error:
-        raise DataError(f"cannot read pictures from {source!r}: {error}") from error
+        raise DataError(f"cannot read images from {source!r}: {error}") from error
     test = next((name for name in TESTS if name in splits and _has_labels(splits[name])), None)
     if "train" not in splits or test is None:
         raise DataError(
@@ -234,7 +234,7 @@ def read_pictures(
 
 
 def spread(count: int, limit: int | None) -> Tensor:
-    """Row numbers of at most `limit` of `count` rows, evenly apart.
+    """Indices of at most `limit` of `count` rows, evenly apart.
 
     >>> spread(10, 4).tolist(), spread(3, None).tolist()
     ([0, 2, 5, 7], [0, 1, 2])
@@ -246,14 +246,14 @@ def spread(count: int, limit: int | None) -> Tensor:
 
 def _encoded(
     split: Any, name: str, side: int, *, classes: int | None = None, limit: int | None = None
-) -> EncodedPictures:
+) -> EncodedImages:
     import datasets
 
     images = [n for n, kind in split.features.items() if isinstance(kind, datasets.Image)]
     labels = [n for n in LABELS if n in split.features]
     if not images or not labels:
         raise DataError(
-            f"the split {name!r} has the columns {list(split.features)}: a picture column with the "
+            f"the split {name!r} has the columns {list(split.features)}: an image column with the "
             f"`datasets` image schema and one of {', '.join(LABELS)} are needed"
         )
     numbers = list(split.with_format(None)[labels[0]])
@@ -268,7 +268,7 @@ def _encoded(
     rows_N = spread(len(numbers), limit)
     raw = split.cast_column(images[0], datasets.Image(decode=False))
     labels_N = torch.tensor(numbers, dtype=torch.int64)[rows_N]
-    return EncodedPictures(raw, rows_N, images[0], name, side, labels_N, classes)
+    return EncodedImages(raw, rows_N, images[0], name, side, labels_N, classes)
 
 
 def _has_labels(split: Any) -> bool:
@@ -277,7 +277,7 @@ def _has_labels(split: Any) -> bool:
     return column is None or any(number != -1 for number in split.with_format(None)[column])
 
 
-def _digits(side: int) -> tuple[Pictures, Pictures]:
+def _digits(side: int) -> tuple[Images, Images]:
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -287,6 +287,6 @@ def _digits(side: int) -> tuple[Pictures, Pictures]:
     order = torch.randperm(len(labels_N), generator=torch.Generator().manual_seed(0))
     train, test = order[:1400], order[1400:]
     return (
-        Pictures(pixels_NCHW[train], labels_N[train], 10),
-        Pictures(pixels_NCHW[test], labels_N[test], 10),
+        Images(pixels_NCHW[train], labels_N[train], 10),
+        Images(pixels_NCHW[test], labels_N[test], 10),
     )

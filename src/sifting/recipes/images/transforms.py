@@ -1,7 +1,7 @@
-"""From encoded pictures to what a network is trained on: decoding, crops, flips, one scale.
+"""From encoded images to what a network is trained on: decoding, crops, flips, one scale.
 
 Chances are numbers in [0, 1): whoever draws them decides what happens, and nothing else does.
-Shapes: B pictures of C channels, height H, width W, with P = H × W places.
+Shapes: B images of C channels, height H, width W, with P = H × W places.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-CHANCES = 3  # that a training picture takes: to be flipped, and where it is cut
-MARGIN = 256 / 224  # shorter side of a large picture, over the side of what is cut out of it
+CHANCES = 3  # that a training image takes: to be flipped, and where it is cut
+MARGIN = 256 / 224  # shorter side of a large image, over the side of what is cut out of it
 
 
 def decode(data: bytes, side: int) -> Tensor:
-    """An encoded picture as bytes of shape (3, side, side): all of its height or width."""
+    """An encoded image as bytes of shape (3, side, side): all of its height or width."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
-        picture = _rgb(image)
-        if picture.size != (side, side):
-            scale = side / min(picture.size)
-            size = [max(side, round(n * scale)) for n in picture.size]
-            picture = picture.resize((size[0], size[1]), Image.Resampling.BILINEAR)
+        image = _rgb(image)
+        if image.size != (side, side):
+            scale = side / min(image.size)
+            size = [max(side, round(n * scale)) for n in image.size]
+            image = image.resize((size[0], size[1]), Image.Resampling.BILINEAR)
             left, top = (size[0] - side) // 2, (size[1] - side) // 2
-            picture = picture.crop((left, top, left + side, top + side))
-        return _bytes(picture, side)
+            image = image.crop((left, top, left + side, top + side))
+        return _bytes(image, side)
 
 
 def decode_crop(data: bytes, side: int, chances: npt.NDArray[np.float64] | None = None) -> Tensor:
-    """A square of an encoded picture whose shorter side is taken for 256/224 of it.
+    """A square of an encoded image whose shorter side is taken for 256/224 of it.
 
-    The middle one by default, as pictures are evaluated; with chances one cut out anywhere, and
+    The middle one by default, as images are evaluated; with chances one cut out anywhere, and
     flipped or not, as they are trained. At side=224 that is the usual "resize to 256, crop 224".
     """
     from PIL import Image
@@ -44,18 +44,18 @@ def decode_crop(data: bytes, side: int, chances: npt.NDArray[np.float64] | None 
     with Image.open(io.BytesIO(data)) as image:
         shorter = round(side * MARGIN)
         image.draft("RGB", (shorter, shorter))  # JPEG decodes faster at a half or a quarter
-        picture = _rgb(image)
-        width, height = picture.size
+        image = _rgb(image)
+        width, height = image.size
         span = min(width, height) * side / shorter
         across, down = (0.5, 0.5) if chances is None else (float(chances[1]), float(chances[2]))
         left, top = across * (width - span), down * (height - span)
         box = (left, top, min(left + span, width), min(top + span, height))
-        pixels = _bytes(picture.resize((side, side), Image.Resampling.BILINEAR, box=box), side)
+        pixels = _bytes(image.resize((side, side), Image.Resampling.BILINEAR, box=box), side)
     return pixels.flip(-1) if chances is not None and chances[0] < 0.5 else pixels
 
 
 def _rgb(image: Any) -> Any:
-    """A picture the right way up, in three channels of bytes.
+    """A image the right way up, in three channels of bytes.
 
     Conversion alone would cut 16 bits off at 255, and so make nearly every such pixel white.
     """
@@ -74,13 +74,13 @@ def _rgb(image: Any) -> Any:
     return image.convert("RGB")
 
 
-def _bytes(picture: object, side: int) -> Tensor:
-    raw = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8)  # type: ignore[attr-defined]
+def _bytes(image: object, side: int) -> Tensor:
+    raw = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)  # type: ignore[attr-defined]
     return raw.reshape(side, side, 3).permute(2, 0, 1)
 
 
 def augmented(pixels_BCHW: Tensor, padding: int, chances_BK: npt.NDArray[np.float64]) -> Tensor:
-    """Each picture flipped or not, and cut out of its reflection-padded self.
+    """Each image flipped or not, and cut out of its reflection-padded self.
 
     >>> x = torch.arange(2 * 3 * 4 * 4).reshape(2, 3, 4, 4).to(torch.uint8)
     >>> augmented(x, 1, np.array([[0.9, 0.0, 0.7], [0.1, 0.5, 0.5]])).shape

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sifting.recipes.text.tokens import Numbers, Tokens
+from sifting.recipes.text.tokens import Integers, Tokens
 from sifting.training.recipe import DataError
 
 
@@ -19,12 +19,12 @@ class Blocks:
 
     Args:
         tokens: the corpus.
-        documents: numbers of those to take.
+        documents: indices of those to take.
         end: token that stands behind each.
         length: tokens of a block.
     """
 
-    def __init__(self, tokens: Tokens, documents: Numbers, *, end: int, length: int) -> None:
+    def __init__(self, tokens: Tokens, documents: Integers, *, end: int, length: int) -> None:
         if length < 2:
             raise DataError(f"length={length} leaves nothing to predict: give at least 2")
         self.tokens, self.end, self.length = tokens, end, length
@@ -41,7 +41,7 @@ class Blocks:
     def __len__(self) -> int:
         return int(self.offsets_D[-1]) // self.length
 
-    def block(self, index: int) -> Numbers:
+    def block(self, index: int) -> Integers:
         """Tokens of one block."""
         out_L = np.full(self.length, self.end, dtype=np.int64)
         place, stop = index * self.length, (index + 1) * self.length
@@ -56,8 +56,8 @@ class Blocks:
             place, document = after, document + 1
         return out_L
 
-    def batch(self, indices_B: Numbers, *, seed: int) -> dict[str, Tensor]:
-        """Blocks as causal models take them, which shift the labels, and their numbers as "index"."""
+    def batch(self, indices_B: Integers, *, seed: int) -> dict[str, Tensor]:
+        """Blocks as causal models take them, which shift the labels, and their ids as "index"."""
         ids_BL = torch.from_numpy(np.stack([self.block(int(index)) for index in indices_B]))
         index_B = torch.from_numpy(np.array(indices_B))
         return {"input_ids": ids_BL, "labels": ids_BL.clone(), "index": index_B}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from sifting.recipes.batches import Examples, TextBatches
 from sifting.recipes.text.corpus import read_corpus
-from sifting.recipes.text.tokens import Numbers, Tokens, tokenise
+from sifting.recipes.text.tokens import Integers, Tokens, tokenise
 from sifting.recipes.text.vocabulary import TRAIN, Vocabulary, load_vocabulary, train_vocabulary
-from sifting.training.problem import Problem, Schedule
-from sifting.training.recipe import Common, place
+from sifting.training.config import RunConfig
+from sifting.training.launch import rank_and_world
+from sifting.training.problem import Problem
 
 # The BookCorpus of the paper is not given out any more; this is its open successor, book by book.
 BOOKS_AND_WIKIPEDIA = "lucadiliello/bookcorpusopen + wikimedia/wikipedia:20231101.en"
@@ -22,7 +25,7 @@ SIMPLE_WIKIPEDIA = "wikimedia/wikipedia:20231101.simple"
 
 
 @dataclass(frozen=True)
-class TextConfig(Common):
+class TextConfig(RunConfig):
     """Settings of a text recipe; the defaults are the paper's."""
 
     data: str = BOOKS_AND_WIKIPEDIA
@@ -50,7 +53,7 @@ class TextConfig(Common):
     warmup: float = 0.025
     """Share of the updates before the first selection."""
     evaluations: int = 100
-    """Evaluations over the run; a checkpoint goes with each."""
+    """Evaluations over the run."""
     lr: float = 1e-4
     """Peak of the learning rate."""
     lr_warmup: float = 0.002
@@ -85,15 +88,82 @@ class TextConfig(Common):
                 raise ValueError(f"{name}={getattr(self, name)} is not a share: give one below 1")
 
 
+C = TypeVar("C", bound=TextConfig)
+
+# what `read_text` goes by
+DATA_SETTINGS = (
+    "data",
+    "column",
+    "paragraphs",
+    "streaming",
+    "megabytes",
+    "vocabulary",
+    "vocabulary_size",
+    "dev_share",
+)
+SIZES: dict[str, dict[str, Any]] = {
+    "small": {
+        "data": SIMPLE_WIKIPEDIA,
+        "megabytes": 25.0,
+        "vocabulary_size": 2048,
+        "dev_share": 0.05,
+        "dev_sequences": 2048,
+        "updates": 1200,
+        "evaluations": 8,
+        "layers": 4,
+        "inner": 256,
+        "audit_every": 25,
+    },
+    "smoke": {
+        "data": "python",
+        "vocabulary_size": 1000,
+        "dev_share": 0.1,
+        "dev_sequences": 128,
+        "batch": 16,
+        "updates": 200,
+        "evaluations": 4,
+        "layers": 3,
+        "inner": 128,
+        "audit_every": 10,
+    },
+}
+REDUCED: dict[str, Any] = {  # in all sizes below the paper's
+    "vocabulary": TRAIN,
+    "length": 32,
+    "lr": 2e-3,
+    "lr_warmup": 0.05,
+    "hidden": 64,
+    "heads": 2,
+    "init": 0.07,
+}
+
+
+def text_presets(config: type[C], **differing: Mapping[str, Any]) -> dict[str, C]:
+    """The presets of a text recipe: "paper" is its defaults, the others are smaller.
+
+    >>> text_presets(TextConfig, small={"dev_sequences": 256})["small"].dev_sequences
+    256
+
+    Args:
+        config: of the recipe.
+        differing: by preset, what the recipe has otherwise than the other text recipes.
+    """
+    smaller = {
+        name: config(**{**REDUCED, **size, **differing.get(name, {})})
+        for name, size in SIZES.items()
+    }
+    return {"paper": config(), **smaller}
+
+
 @dataclass(frozen=True)
 class TextData:
-    """A corpus as numbers, in two parts."""
+    """A tokenised corpus in two parts."""
 
     tokens: Tokens
     vocabulary: Vocabulary
-    train: Numbers
+    train: Integers
     """Documents to train on."""
-    dev: Numbers
+    dev: Integers
     """Documents held out."""
 
     def describe(self) -> str:
@@ -138,12 +208,12 @@ def read_text(config: TextConfig, kind: str) -> TextData:
     with reading_bar(f"tokenising {config.data}") as progress:
         tokens = tokenise(corpus, vocabulary, sentences=kind == "wordpiece", progress=progress)
     data = TextData(tokens, vocabulary, *tokens.split(config.dev_share))
-    if place()[0] == 0:
+    if rank_and_world()[0] == 0:
         print(data.describe(), file=sys.stderr)
     return data
 
 
-def linear(warmup: float) -> Callable[[torch.optim.Optimizer, int], Schedule]:
+def linear(warmup: float) -> Callable[[torch.optim.Optimizer, int], LRScheduler]:
     """A learning rate that rises in a line for a share of the updates, then falls to 0.
 
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
@@ -156,7 +226,7 @@ def linear(warmup: float) -> Callable[[torch.optim.Optimizer, int], Schedule]:
     [0.5, 1.0, 1.0, 0.833, 0.667, 0.5, 0.333, 0.167]
     """
 
-    def make(optimizer: torch.optim.Optimizer, updates: int) -> Schedule:
+    def make(optimizer: torch.optim.Optimizer, updates: int) -> LRScheduler:
         rising = max(1, round(warmup * updates))
 
         def factor(step: int) -> float:
@@ -187,7 +257,7 @@ def text_problem(
 ) -> Problem:
     """A model of `transformers` on some examples, trained with its own loss."""
     model.to(config.device)
-    rank, world = place()
+    rank, world = rank_and_world()
 
     def loss(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
         on_device = {k: v.to(config.device) for k, v in batch.items() if k != "index"}

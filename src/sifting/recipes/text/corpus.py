@@ -29,7 +29,7 @@ SHIPPED = "python"  # the name of the text that needs no file and no network
 
 
 @dataclass(frozen=True)
-class Place:
+class Cursor:
     """Where in a corpus to go on: part, documents of it, and bytes of text so far."""
 
     part: int = 0
@@ -68,9 +68,9 @@ class Corpus:
             return self.limit
         return sum(sizes) if self.limit is None else min(sum(sizes), self.limit)
 
-    def documents(self, start: Place | None = None) -> Iterator[tuple[str, Place]]:
+    def documents(self, start: Cursor | None = None) -> Iterator[tuple[str, Cursor]]:
         """Each document, with the place after it; parts before `start` are not opened."""
-        start = Place() if start is None else start
+        start = Cursor() if start is None else start
         done = start.bytes
         for number in range(start.part, len(self.parts)):
             passed = start.document if number == start.part else 0
@@ -80,7 +80,7 @@ class Corpus:
                 if self.limit is not None and done >= self.limit:
                     return
                 done += len(text.encode("utf-8", "surrogatepass"))
-                yield text, Place(number, index + 1, done)
+                yield text, Cursor(number, index + 1, done)
 
 
 def content_hash(text: str) -> int:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from sifting.recipes.batches import uniforms
-from sifting.recipes.text.tokens import Numbers, Tokens
+from sifting.recipes.text.tokens import Integers, Tokens
 from sifting.recipes.text.vocabulary import Vocabulary
 from sifting.training.recipe import DataError
 
@@ -35,7 +35,7 @@ class Span:
     stop: int
 
 
-def cut_chunks(tokens: Tokens, documents: Numbers, room: int) -> Numbers:
+def cut_chunks(tokens: Tokens, documents: Integers, room: int) -> Integers:
     """Chunks of at least two sentences that fill `room` tokens, as rows of document, start, stop.
 
     All documents are cut at once, a chunk of each in every round. A sentence that would be left
@@ -43,7 +43,7 @@ def cut_chunks(tokens: Tokens, documents: Numbers, room: int) -> Numbers:
     """
     offsets_S = np.asarray(tokens.sentences_S)
     start, last = tokens.documents_D[documents], tokens.documents_D[documents + 1]
-    rows: list[Numbers] = []
+    rows: list[Integers] = []
     while len(documents := documents[(more := last - start >= 2)]):
         start, last = start[more], last[more]
         full = np.searchsorted(offsets_S, offsets_S[start] + room, side="left")
@@ -64,7 +64,7 @@ class Pairs:
 
     Args:
         tokens: the corpus, tokenised sentence by sentence.
-        documents: numbers of those to take; the random sentences are of them, too.
+        documents: indices of those to take; the random sentences are of them, too.
         vocabulary: WordPiece.
         length: tokens of a sequence, special ones and padding included.
         masked: share of the tokens to predict.
@@ -73,7 +73,7 @@ class Pairs:
     def __init__(
         self,
         tokens: Tokens,
-        documents: Numbers,
+        documents: Integers,
         vocabulary: Vocabulary,
         *,
         length: int,
@@ -140,8 +140,8 @@ class Pairs:
             pieces.append(self.tokens.tokens_T[start : start + kept].astype(np.int64))
         return pieces
 
-    def batch(self, indices_B: Numbers, *, seed: int) -> dict[str, Tensor]:
-        """Pairs as `BertForPreTraining` takes them, and their numbers as "index".
+    def batch(self, indices_B: Integers, *, seed: int) -> dict[str, Tensor]:
+        """Pairs as `BertForPreTraining` takes them, and their ids as "index".
 
         The second label is 1 for a random next.
         """
@@ -175,8 +175,8 @@ class Pairs:
         return {name: torch.from_numpy(value) for name, value in arrays.items()}
 
     def _masked(
-        self, ids_BL: Numbers, plain_BL: npt.NDArray[np.bool_], indices_B: Numbers, seed: int
-    ) -> tuple[Numbers, Numbers]:
+        self, ids_BL: Integers, plain_BL: npt.NDArray[np.bool_], indices_B: Integers, seed: int
+    ) -> tuple[Integers, Integers]:
         """BERT's rule: of the chosen, 80 % become [MASK], 10 % another token, 10 % stay."""
         length = ids_BL.shape[1]
         order_BL, how_BL, other_BL = (

@@ -1,4 +1,4 @@
-"""Text to numbers, once: a memory-mapped cache under a hash of the text and the vocabulary.
+"""Text to token ids, once: a memory-mapped cache under a hash of the text and the vocabulary.
 
     $SIFT_CACHE/tokens/KEY/
       tokens.npy       all tokens, one after the other, 16 or 32 bits each
@@ -26,15 +26,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from sifting.files import replacing, write_json
 from sifting.recipes.cache import alone, cache_folder
 from sifting.recipes.text import sentences as splitter
-from sifting.recipes.text.corpus import Corpus, Place, content_hash, held_out
+from sifting.recipes.text.corpus import Corpus, Cursor, content_hash, held_out
 from sifting.recipes.text.readers import digest
 from sifting.recipes.text.vocabulary import Vocabulary
 from sifting.training.recipe import DataError
-from sifting.training.run_folder import write_json
 
-Numbers = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 Progress = Callable[[int, int | None], None]
 FILES = ("tokens", "sentences", "documents", "hashes")
 BATCH = 1 << 20  # bytes of text that are tokenised at once
@@ -45,7 +45,7 @@ class Tokens:
     """A tokenised corpus; the arrays are read from the disk as they are used.
 
     Attributes:
-        tokens_T: numbers of all tokens.
+        tokens_T: ids of all tokens.
         sentences_S: offsets into the tokens, one more than there are sentences.
         documents_D: offsets into the sentences, one more than there are documents.
         hashes_D: of the documents' content.
@@ -54,8 +54,8 @@ class Tokens:
     """
 
     tokens_T: npt.NDArray[Any]
-    sentences_S: Numbers
-    documents_D: Numbers
+    sentences_S: Integers
+    documents_D: Integers
     hashes_D: npt.NDArray[np.uint64]
     report: dict[str, int]
     path: Path | None = None
@@ -69,7 +69,7 @@ class Tokens:
             return open_tokens, (self.path,)
         return Tokens, tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
-    def split(self, dev_share: float) -> tuple[Numbers, Numbers]:
+    def split(self, dev_share: float) -> tuple[Integers, Integers]:
         """Documents to train on and documents held out, by their content.
 
         Raises:
@@ -108,7 +108,7 @@ def tokenise(
 
     Args:
         corpus: documents.
-        vocabulary: text to numbers; batches are encoded on all cores.
+        vocabulary: text to token ids; batches are encoded on all cores.
         sentences: whether to split documents into sentences; else each is one.
         cache: folder; see `cache_folder`.
         shard_megabytes: of text, after which what is done is safe from an interruption.
@@ -140,7 +140,7 @@ class _Shard:
     """Documents that are not on the disk yet."""
 
     def __init__(self) -> None:
-        self.tokens = array("I")  # four bytes each, where a list's numbers take thirty
+        self.tokens = array("I")  # four bytes each, where the integers of a list take thirty
         self.lengths: list[int] = []  # of sentences
         self.counts: list[int] = []  # of documents
         self.hashes: list[int] = []
@@ -162,14 +162,14 @@ class _Shard:
             self.counts.append(len(lengths))
             self.hashes.append(content)
 
-    def write(self, path: Path, dtype: Any, place: Place) -> None:
+    def write(self, path: Path, dtype: Any, place: Cursor) -> None:
         part = path.with_name(f".{path.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
-        np.save(part / "tokens.npy", np.array(self.tokens, dtype=dtype))
-        np.save(part / "sentences.npy", np.array(self.lengths, dtype=np.int64))
-        np.save(part / "documents.npy", np.array(self.counts, dtype=np.int64))
-        np.save(part / "hashes.npy", np.array(self.hashes, dtype=np.uint64))
+        _save(part / "tokens.npy", np.array(self.tokens, dtype=dtype))
+        _save(part / "sentences.npy", np.array(self.lengths, dtype=np.int64))
+        _save(part / "documents.npy", np.array(self.counts, dtype=np.int64))
+        _save(part / "hashes.npy", np.array(self.hashes, dtype=np.uint64))
         write_json(part / "shard.json", {"place": asdict(place), "empty": self.empty})
         part.rename(path)
 
@@ -183,9 +183,9 @@ def _write_shards(
     progress: Progress | None,
 ) -> None:
     done = sorted(folder.glob("shard-*"))
-    place = Place()
+    place = Cursor()
     if done:
-        place = Place(**json.loads((done[-1] / "shard.json").read_text())["place"])
+        place = Cursor(**json.loads((done[-1] / "shard.json").read_text())["place"])
     dtype = np.uint16 if len(vocabulary) <= 2**16 else np.uint32
     number, written = len(done), place.bytes
     shard, encoded = _Shard(), place.bytes
@@ -237,8 +237,8 @@ def _join(folder: Path, name: str) -> None:
     tokens.flush()
     for file in ("sentences", "documents"):
         lengths = np.concatenate(arrays[file])
-        np.save(folder / f"{file}.npy", np.concatenate([[0], np.cumsum(lengths)]))
-    np.save(folder / "hashes.npy", np.concatenate(arrays["hashes"]))
+        _save(folder / f"{file}.npy", np.concatenate([[0], np.cumsum(lengths)]))
+    _save(folder / "hashes.npy", np.concatenate(arrays["hashes"]))
     counts = np.concatenate(arrays["documents"])
     report = {
         "documents": len(counts),
@@ -255,3 +255,8 @@ def _drop_shards(folder: Path) -> None:
     """Only from an entry that has its name: a process that is killed here leaves all of the text."""
     for shard in folder.glob("shard-*"):
         shutil.rmtree(shard, ignore_errors=True)
+
+
+def _save(path: Path, array: npt.NDArray[Any]) -> None:
+    with replacing(path) as file:
+        np.save(file, array)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from sifting import files
 from sifting.recipes.cache import alone, cache_folder
 from sifting.recipes.text.corpus import Corpus, content_hash, held_out
 from sifting.recipes.text.readers import digest
@@ -28,10 +29,10 @@ TRAIN = "train"  # the name of a vocabulary made from the corpus itself
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A tokenizer, and the numbers of its special tokens.
+    """A tokenizer, and the ids of its special tokens.
 
     Attributes:
-        tokenizer: text to numbers; special tokens that are spelled out in a text stay text.
+        tokenizer: text to ids; special tokens that are spelled out in a text stay text.
         kind: "wordpiece" or "bpe".
         name: as the user gave it.
     """
@@ -53,7 +54,7 @@ class Vocabulary:
         return int(self.tokenizer.get_vocab_size(with_added_tokens=True))
 
     def id(self, token: str) -> int:
-        """Number of a token.
+        """Id of a token.
 
         Raises:
             KeyError: where the vocabulary does not have it.
@@ -70,7 +71,7 @@ class Vocabulary:
 
     @cached_property
     def ordinary(self) -> npt.NDArray[np.int64]:
-        """Numbers of all tokens but the special ones."""
+        """Ids of all tokens but the special ones."""
         special = {self.tokenizer.token_to_id(t) for t in (*SPECIAL[self.kind], *ENDS)}
         added = self.tokenizer.get_added_tokens_decoder()
         special |= {number for number, token in added.items() if token.special}
@@ -78,11 +79,11 @@ class Vocabulary:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of all that decides how text becomes numbers."""
+        """Hash of all that decides how text becomes ids."""
         return digest(self.kind, self.tokenizer.to_str())
 
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Numbers of each text, on all cores; no special token is added."""
+        """Ids of each text, on all cores; no special token is added."""
         encode = getattr(self.tokenizer, "encode_batch_fast", self.tokenizer.encode_batch)
         return [encoding.ids for encoding in encode(texts, add_special_tokens=False)]
 
@@ -150,9 +151,7 @@ def train_vocabulary(
         if not path.exists():
             make = _trained_wordpiece if kind == "wordpiece" else _trained_bpe
             tokenizer = make(lambda: _training_texts(corpus, dev_share), size)
-            part = path.with_suffix(".part")
-            tokenizer.save(str(part))
-            part.replace(path)
+            files.write_text(path, tokenizer.to_str(pretty=True))
     return Vocabulary(Tokenizer.from_file(str(path)), kind, name)
 
 

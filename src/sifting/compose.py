@@ -1,0 +1,123 @@
+"""The parts of a `Sifter`, made and checked from its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from sifting.exits.base import Exit
+from sifting.exits.scoring import Scorer
+from sifting.measure.audit import Auditor
+from sifting.model.by_sample import Losses
+from sifting.model.call import Call
+from sifting.model.objective import PerSampleLoss, Score
+from sifting.parallel.detect import data_parallel, in_use
+from sifting.parallel.ranks import Ranks
+from sifting.selection import scores
+from sifting.selection.choice import Rule
+from sifting.selection.policies import Proportional, find_policy
+
+
+def make_rule(
+    policy: Any,
+    exit: Exit,
+    *,
+    keep: float | Callable[[int], float],
+    trim: float,
+    explore: float | None,
+) -> Rule:
+    """How samples are chosen by their scores."""
+    chosen = find_policy(policy)
+    if explore is None:
+        # "proportional" corrects for its own choice, and needs no insurance
+        explore = 0.0 if isinstance(chosen, Proportional) else exit.default_explore
+    rule = Rule(chosen, trim, explore)
+    if not callable(keep) and trim + keep > 1:
+        raise ValueError(
+            f"trim={trim} and keep={keep} add up to more than all candidates: lower one of them"
+        )
+    return rule
+
+
+def make_scorer(
+    model: nn.Module,
+    exit: Exit,
+    *,
+    score: Score | None,
+    call: Call,
+    loss_fn: Callable[..., Tensor] | None,
+    losses: Losses | None,
+    batch_size: int | None,
+    idle: bool,
+) -> Scorer:
+    """What gives the scores."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if score is not None and not callable(score) and score not in scores.BY_NAME:
+        raise ValueError(
+            f"score={score!r} is unknown: choose one of {', '.join(scores.BY_NAME)}, or pass a "
+            "function (logits, labels) -> scores"
+        )
+    if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
+        raise ValueError(
+            f"score_batch_size={batch_size!r}: give a whole number from 1, or None for all"
+        )
+    return Scorer(
+        model,
+        exit,
+        score=score,
+        call=call,
+        loss_fn=None if loss_fn is None else PerSampleLoss(loss_fn),
+        losses=losses,
+        batch_size=batch_size,
+        idle=idle,
+    )
+
+
+def group_of(model: nn.Module) -> dist.ProcessGroup | None:
+    """The process group of a DDP model."""
+    wrapper = data_parallel(model)
+    return None if wrapper is None else wrapper.process_group
+
+
+def join_ranks(
+    scorer: Scorer,
+    auditor: Auditor,
+    scope: str,
+    group: dist.ProcessGroup | None,
+    settings: Mapping[str, Any],
+) -> Ranks | None:
+    """The ranks that scoring has to stay in step with; None where it has to with none.
+
+    Args:
+        scorer: scores on this rank.
+        auditor: tells, on rank 0 where all choose together.
+        scope: "rank" or "global".
+        group: of the ranks, where the user named it.
+        settings: that ranks which choose together must share.
+    """
+    if scope not in ("rank", "global"):
+        raise ValueError(f"scope={scope!r}: choose 'rank' or 'global'")
+    exit, wrapper = scorer.exit, data_parallel(scorer.whole)
+    learns = exit.learns and not scorer.idle and wrapper is not None
+    if scope != "global" and not (in_use() and (scorer.sharded or learns)):
+        return None
+    if group is None:
+        group = group_of(scorer.whole)
+    ranks = scorer.ranks = Ranks(lambda: scorer.device, group)
+    if scorer.sharded and not scorer.idle and not exit.shardable:
+        raise ValueError(
+            f"{exit!r} leaves the model's forward in the middle, which sharded parameters do not "
+            "survive (fully_shard gathers and frees them around it): choose exit=k, exit='last' or a "
+            "TunedExit at a block of the stack, or train with DDP"
+        )
+    if exit.learns and not scorer.idle:
+        exit.join(ranks)
+    if scope == "global":
+        ranks.agree(settings)
+        if ranks.rank > 0:  # all ranks judge the same choice: one of them tells
+            auditor.silent, auditor.log = True, None
+    return ranks

@@ -1,0 +1,26 @@
+"""The figures of a report, one file for each kind. Matplotlib draws; what is drawn comes from the tables.
+
+A further figure is a further file with a function `drawings(experiment)`, named in `KINDS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sifting.report.figures import clocks, learning, quality
+from sifting.report.figures.canvas import Drawing
+from sifting.report.reading import Experiment
+
+__all__ = ["Drawing", "drawings"]
+
+KINDS = (learning, clocks, quality)  # in the order in which a page shows them
+
+
+def drawings(experiment: Experiment) -> Iterator[Drawing]:
+    """All figures of an experiment for which its runs have data.
+
+    Args:
+        experiment: of `collect`.
+    """
+    for kind in KINDS:
+        yield from kind.drawings(experiment)

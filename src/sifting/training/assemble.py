@@ -1,0 +1,159 @@
+"""The assembly of a run: a problem, an arm and a config become an engine with a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from sifting.sifter import Sifter
+from sifting.training.arms import find_arm
+from sifting.training.config import OPERATIONAL, RunConfig, plain_settings
+from sifting.training.engine import Engine
+from sifting.training.launch import rank_and_world
+from sifting.training.problem import Pace, Problem, Task
+from sifting.training.run_folder import RunFolder
+
+
+def run_settings(name: str, config: RunConfig, problem: Problem, sifter: Sifter) -> dict[str, Any]:
+    """What `config.json` of a run holds: plain values, and what a report has to know.
+
+    Args:
+        name: of the recipe, or of what else is trained.
+    """
+    return {
+        "recipe": name,
+        **plain_settings(config),
+        "metric": problem.metric,
+        "lower_is_better": problem.lower_is_better,
+        "selector": selector_settings(sifter),
+    }
+
+
+def selector_settings(sifter: Sifter) -> dict[str, Any] | None:
+    """What a sifter selects by, in plain values; None where it keeps everything."""
+    if sifter.schedule.keep == 1.0:
+        return None
+    found = sifter.settings()
+    return {k: found[k] for k in ("exit", "score", "policy", "keep", "explore", "trim")}
+
+
+def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | None) -> Sifter:
+    """The sifter of the config's arm."""
+    rank, world = rank_and_world()
+    return find_arm(config.arm).make(
+        problem.model,
+        early=problem.exit,
+        samples=problem.samples,
+        warmup_steps=round(config.warmup * updates) * config.accumulate,
+        audit_every=config.audit_every,
+        audit_log=log if rank == 0 or config.scope == "global" else None,
+        scope=config.scope if world > 1 else "rank",
+        seed=config.seed,
+        **{"draws": "batch" if problem.sized else "samples", **problem.sifter},
+    )
+
+
+def make_pace(config: RunConfig, updates: int) -> Pace:
+    """How often a run of so many updates logs, evaluates and saves.
+
+    >>> make_pace(RunConfig(evaluations=4), 100).checkpoint_every
+    25
+    >>> make_pace(RunConfig(checkpoint_every="10m"), 100).checkpoint_seconds
+    600.0
+    """
+    every = max(1, updates // config.evaluations)
+    interval = config.checkpoint_interval()
+    timed = interval is not None and interval[0] == "seconds"
+    between = every if interval is None else updates if timed else int(interval[1])
+    return Pace(
+        updates=updates,
+        accumulate=config.accumulate,
+        clip=config.clip,
+        autocast=config.autocast,
+        log_every=max(1, every // 5),
+        evaluate_every=every,
+        checkpoint_every=between,
+        checkpoint_seconds=interval[1] if interval is not None and timed else None,
+        keep_checkpoints=config.keep_checkpoints,
+    )
+
+
+def assemble(
+    name: str,
+    config: RunConfig,
+    problem: Problem,
+    out: Path,
+    *,
+    updates: int,
+    resume: bool = False,
+    extra: Mapping[str, Any] | None = None,
+    reference: Mapping[str, float] | None = None,
+) -> Engine:
+    """One run of a problem, its folder made or reopened, at its last checkpoint.
+
+    Args:
+        name: of the recipe, for the record.
+        config: arm, seed and pace.
+        problem: made for this run.
+        out: the run folder.
+        updates: optimizer steps, for which the learning rate is planned.
+        resume: go on from the folder's last checkpoint.
+        extra: more for `config.json`, e.g. the budget.
+        reference: see `Engine`.
+    """
+    rank, world = rank_and_world()
+    if not resume:
+        check_new(out)
+        if rank == 0:
+            out.mkdir(parents=True, exist_ok=True)  # where the sifter's audits will be
+    if world > 1:
+        dist.barrier()
+        where = next(problem.model.parameters()).device
+        gpu = [where.index] if where.type == "cuda" else None
+        wrapped = DistributedDataParallel(problem.model, device_ids=gpu)
+        problem = replace(problem, model=wrapped)
+    sifter = make_sifter(config, problem, updates, out / "audits.jsonl")
+    settings = {**run_settings(name, config, problem, sifter), "updates": updates, **(extra or {})}
+    loader = problem.loader(sifter)  # may refuse: before a folder is made
+    step = RunFolder(out).latest() if resume else None
+    if rank > 0:
+        folder = RunFolder(out)
+    elif resume:
+        done = step or 0
+        folder = RunFolder.reopen(
+            out, config=settings, step=done, batches=done * config.accumulate, free=OPERATIONAL
+        )
+    else:
+        folder = RunFolder.create(
+            out,
+            config=settings,
+            checkpoint_bytes=problem.checkpoint_bytes(),
+            keep=config.keep_checkpoints,
+        )
+    if world > 1:
+        dist.barrier()
+    optimizer = problem.optimizer
+    task = Task(
+        problem.model,
+        optimizer,
+        loader,
+        problem.loss,
+        problem.evaluate,
+        None if problem.schedule is None else problem.schedule(optimizer, updates),
+        problem.at_end,
+    )
+    engine = Engine(task, sifter, make_pace(config, updates), folder, reference=reference)
+    if step is not None:
+        engine.resume(step)
+    return engine
+
+
+def check_new(out: Path) -> None:
+    """Raise unless a new run can be written; the rank that writes asks."""
+    if rank_and_world()[0] == 0:
+        RunFolder.check(out)

@@ -1,0 +1,47 @@
+"""Where a run takes place: its device, and its part in a group of processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from sifting.parallel.detect import in_use
+
+
+def rank_and_world() -> tuple[int, int]:
+    """This process' rank and the number of ranks.
+
+    >>> rank_and_world()  # outside `torchrun`
+    (0, 1)
+    """
+    return (dist.get_rank(), dist.get_world_size()) if in_use() else (0, 1)
+
+
+@contextmanager
+def process_group(device: str) -> Iterator[str]:
+    """Take part in the group that `torchrun` made, if any; gives this rank's device.
+
+    Args:
+        device: as the user wrote it; "cuda" is this rank's own GPU where there are several ranks.
+    """
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not in_use()
+    if several and device == "cuda":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    try:  # before the data is read, which may take long
+        torch.empty(1, device=device)
+        if device.startswith("cuda:"):
+            torch.cuda.set_device(device)  # whose clock is waited for and random stream saved
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={device!r} cannot be used here: {error}") from error
+    if not several:
+        yield device
+        return
+    dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo")
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,87 @@
+"""One process a folder: the second is refused, by the name of the first."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sifting import files
+from sifting.training.run_folder import RunError
+
+LOCK, HOLDER = ".lock", ".locked-by.json"
+
+
+@contextmanager
+def locked(folder: Path, *, here: bool = True) -> Iterator[None]:
+    """Keep other processes off a folder, which is made where it is missing.
+
+    The operating system gives the lock back when a process ends, however it ends. On network file
+    systems it holds as far as they have locks; where there are none, a file takes its place.
+
+    Args:
+        folder: of a run or of a comparison.
+        here: whether this process is the one that writes; the other ranks of a run do not lock.
+
+    Raises:
+        RunError: where another process holds it, or it cannot be made.
+    """
+    if not here:
+        yield
+        return
+    from filelock import FileLock, Timeout  # torch brings it
+
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK, timeout=0)
+        lock.acquire()
+    except Timeout as error:
+        raise RunError(
+            f"{folder} is in use by {_holder(folder)}: wait for it, stop it, or choose another folder"
+        ) from error
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error}") from error
+    try:
+        with suppress(OSError):  # a name for others; the lock holds without it
+            files.write_json(folder / HOLDER, _self())
+        yield
+    finally:
+        with suppress(OSError):
+            (folder / HOLDER).unlink(missing_ok=True)
+        if [path.name for path in _entries(folder)] == [LOCK]:
+            # nothing came of it: leave no trace. The lock is still held, so nobody else has it
+            with suppress(OSError):
+                (folder / LOCK).unlink()
+                for path in missing:
+                    path.rmdir()
+        lock.release()
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:  # deleted under the run
+        return []
+
+
+def _self() -> dict[str, object]:
+    return {
+        "process": os.getpid(),
+        "host": platform.node(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _holder(folder: Path) -> str:
+    try:
+        found = json.loads((folder / HOLDER).read_text(encoding="utf-8"))
+        return f"process {found['process']} on {found['host']} ({found['command']}, since {found['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

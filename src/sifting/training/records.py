@@ -1,0 +1,65 @@
+"""What the log and the summary of a run say, from the state of its sifter. Pure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from sifting.measure.clocks import charged
+from sifting.measure.meter import Stats
+
+QUALITY = ("recall", "rank_correlation", "rho_approx", "rho_explored", "misclassified")
+
+
+def clocks(own: Mapping[str, float], stats: Stats) -> dict[str, float]:
+    """Seconds by what they were spent on; loading and scoring are the sifter's to tell.
+
+    Args:
+        own: the loop's own clocks.
+        stats: of the sifter.
+    """
+    return {
+        **own,
+        "data": stats.seconds_loading,
+        "scoring": stats.seconds_scoring,
+        "auditing": stats.seconds_auditing,
+    }
+
+
+def counts(stats: Stats) -> dict[str, int]:
+    """What a sifter is charged for."""
+    return {name: stats[name] for name in ("candidates_seen", "selections", "audits")}
+
+
+def log_record(
+    kind: str,
+    update: int,
+    *,
+    everyone: Stats,
+    own: Stats,
+    seconds: Mapping[str, float],
+    table: Mapping[str, float] | None,
+) -> dict[str, Any]:
+    """What every line of the log has.
+
+    Args:
+        kind: "train" or "eval".
+        update: updates made.
+        everyone: stats of all ranks.
+        own: of this rank, by which it is charged.
+        seconds: by clock.
+        table: what each operation costs, where time by it is recorded too.
+    """
+    record: dict[str, Any] = {
+        "kind": kind,
+        "step": update,
+        "candidates_seen": everyone.candidates_seen,
+        "samples_trained": everyone.samples_trained,
+        "seconds": {name: round(value, 6) for name, value in seconds.items()},
+    }
+    if table is not None:
+        record["reference"] = charged(table, update, counts(own))
+    if hasattr(os, "getloadavg"):
+        record["load"] = round(os.getloadavg()[0], 2)
+    return record
