@@ -265,10 +265,15 @@ class Chooser:
         selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
         return Step(len(made.ids), selection, made.explored_count, made.kept, ids=made.ids)
 
-    def check(self, batch: Any) -> None:
-        """Find out how the model is scored, so that what cannot work fails on the first batch."""
+    def check(self, batch: Any, *, divides: bool = True) -> None:
+        """Find out how the model is scored, so that what cannot work fails on the first batch.
+
+        Args:
+            divides: whether what is kept has yet to be divided among the ranks; where they are
+                told how many each trains, it is.
+        """
         keep = self.schedule.keep
-        if self.together is not None and not callable(keep):
+        if self.together is not None and divides and not callable(keep):
             sizes = [self.samples.size(batch)] * self.together.world
             count = self.schedule.count(step=0, size=sum(sizes))
             if count != even_count(count, sizes):

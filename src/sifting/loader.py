@@ -11,14 +11,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 
 from sifting.chooser import IdChoice, Step
-from sifting.data.drawing import Draw, IndexPosition, IndexSource, draws_by_index
+from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.pooling import PoolPosition, PoolSource
-from sifting.data.position import Position
+from sifting.data.position import Draw, IndexPosition, Position
 from sifting.data.splitting import BatchSource
+from sifting.data.stream import plain_index
 from sifting.selection.schedule import candidate_count
 
 if TYPE_CHECKING:
@@ -37,12 +39,14 @@ class Cursor:
         position: in the epoch that is iterated; None between epochs.
         resuming: whether the next iteration goes on from there instead of beginning anew.
         batches_met: candidate batches since warm-up ended, where they come as batches.
+        twins: of loaders whose worker processes live on, to be found again in the next epoch.
     """
 
     def __init__(self) -> None:
         self.position: Place | None = None
         self.resuming = False
         self.batches_met = 0
+        self.twins: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def restart(self) -> None:
         """The next iteration begins an epoch anew."""
@@ -63,13 +67,16 @@ class Cursor:
         met, own = int(states[0]["batches_met"]), _place(states[rank % len(states)]["position"])
         if own is None:
             return {"batches_met": met, "position": None}
+        places = [_place(state["position"]) for state in states]
+        if isinstance(own, IndexPosition):
+            alike = [place for place in places if isinstance(place, IndexPosition)]
+            return {"batches_met": met, "position": own.divided(alike, world).to_plain()}
         if not isinstance(own, Position):
             raise ValueError(
-                f"a run saved by {len(states)} ranks in the middle of an epoch goes on with as many: each "
-                f"rank has its own place in its own order, and {world} would draw others. Save between epochs "
+                f"a run that {len(states)} ranks saved in the middle of an epoch cannot go on with {world}: "
+                "they pool the batches of an iterable, each its own. Save between epochs "
                 "(state_dict(epoch_over=True)) to go on with another number, or use draws='batch'"
             )
-        places = [_place(state["position"]) for state in states]
         if own.pieces:  # trained again from its start, and so met again
             met -= own.counted
         known = [place for place in places if isinstance(place, Position)]
@@ -98,10 +105,10 @@ class SiftedLoader:
     def _make_source(self) -> IndexSource | PoolSource | BatchSource:
         sifter, whole = self.sifter, self.sifter.epoch == "steps"
         if sifter.draws == "batch":
-            return BatchSource(self.loader, sifter.schedule)
+            return BatchSource(self.loader, sifter.schedule, sifter.chooser.samples)
         if draws_by_index(self.loader):
-            return IndexSource(self.loader, whole=whole)
-        return PoolSource(self.loader, whole=whole, pad=sifter.pad)
+            return IndexSource(self.loader, whole=whole, twins=sifter.cursor.twins)
+        return PoolSource(self.loader, whole=whole, pad=sifter.pad, samples=sifter.chooser.samples)
 
     def __len__(self) -> int:
         """Batches that an iteration gives: the rest of the epoch, where it is resumed."""
@@ -245,7 +252,7 @@ class SiftedLoader:
                 return Draw(ids, size, size, sifts=False)
             if not by_id:
                 return Draw(ids, size, len(ids), sifts=True)
-            made = sifter.chooser.by_ids(ids, size)
+            made = sifter.chooser.by_ids(list(map(plain_index, ids)), size)
             ordinal = meter.counts["selections"] + source.sifted_ahead + 1
             keep = sifter.schedule.keep_at(before + number)
             audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal)
@@ -285,7 +292,7 @@ class SiftedLoader:
                 f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
                 "times the batch you train on, or leave out draws='batch'"
             )
-        self.sifter.chooser.check(candidates)
+        self.sifter.chooser.check(candidates, divides=self.sifter.draws == "batch")
 
     def _step(self) -> AbstractContextManager[None]:
         """What is open while the user's step runs: here, from one batch to the next."""

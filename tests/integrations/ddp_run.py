@@ -35,6 +35,7 @@ def of_trainer(folder: Path) -> dict[str, Any]:
     return {
         "kept all": kept.losses == plain.losses and kept.seen == plain.seen,
         "resumed": resumed,
+        "size": 8,
         "updates": whole.state.global_step,
         "planned": whole.state.max_steps,
         "seen": whole.seen,
@@ -62,6 +63,7 @@ def of_lightning(folder: Path) -> dict[str, Any]:
     return {
         "kept all": kept.losses == plain.losses and kept.seen == plain.seen,
         "resumed": again.losses == whole.losses[1:],
+        "size": 16,
         "updates": trainer.global_step,
         "planned": 4,
         "seen": whole.seen,

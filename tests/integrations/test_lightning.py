@@ -34,6 +34,11 @@ def data(samples: int = 64) -> TensorDataset:
     return TensorDataset(x, torch.randint(0, 5, (samples,), generator=generator))
 
 
+class Stream(IterableDataset[Any]):
+    def __iter__(self) -> Any:
+        yield from data()
+
+
 class Module(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
@@ -60,10 +65,11 @@ def fit(
     size: int = 16,
     resume: Path | None = None,
     save: bool = False,
+    stream: bool = False,
     **options: Any,
 ) -> Any:
     module = Module()
-    loader: Any = DataLoader(data(), batch_size=size, shuffle=True)
+    loader: Any = DataLoader(Stream() if stream else data(), size, shuffle=not stream)
     callbacks: list[Any] = []
     sifting = None
     if sift is not None:
@@ -112,8 +118,9 @@ def test_keeping_all_is_plain_lightning_bit_for_bit(
         ({}, {}),
         ({"policy": "percentile", "seed": 4}, {}),
         ({"exit": "tuned", "score": "entropy"}, {}),
-        ({"warmup_steps": 5}, {"reload_dataloaders_every_n_epochs": 1}),
-        ({"stop_step": 2}, {"reload_dataloaders_every_n_epochs": 1}),
+        ({"warmup_steps": 5}, {}),
+        ({"stop_step": 2}, {}),
+        ({"keep": lambda step: 0.5 if step % 2 else 0.3}, {}),
     ],
 )
 def test_a_seed_gives_the_choices_of_the_plain_loop(
@@ -139,7 +146,7 @@ def test_limits_and_accumulation_count_trained_batches(tmp_path: Path) -> None:
     module, trainer, sifting = fit(
         tmp_path, sift={}, limit_train_batches=3, accumulate_grad_batches=2
     )
-    assert [len(ids) for ids in module.seen] == [8] * 6
+    assert [len(ids) for ids in module.seen] == [16] * 6
     assert trainer.global_step == 4  # the last batch of an epoch is stepped on its own
     assert trainer.num_training_batches == 3
     assert sifting.sifter.step == 6
@@ -151,7 +158,7 @@ def test_limits_and_accumulation_count_trained_batches(tmp_path: Path) -> None:
     [
         ({"policy": "percentile", "explore": 0.25}, {}),
         ({"exit": "tuned", "score": "entropy"}, {"limit_train_batches": 3}),
-        ({"warmup_steps": 3}, {"reload_dataloaders_every_n_epochs": 1}),
+        ({"warmup_steps": 3}, {}),
     ],
 )
 def test_a_run_resumes_identically(
@@ -180,24 +187,30 @@ def test_figures_go_to_the_logger(tmp_path: Path) -> None:
         log_every_n_steps=2,
     )
     header, *rows = (Path(logger.log_dir) / "metrics.csv").read_text().splitlines()
-    assert {"sift_rho_approx", "sift_recall", "sift_scoring_share"} <= set(header.split(","))
+    assert {"sifting/rho_approx", "sifting/recall", "sifting/scoring_share"} <= set(
+        header.split(",")
+    )
     assert len(rows) == 4
 
 
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        yield from data()
+def test_a_stream_without_a_length_is_sifted(tmp_path: Path) -> None:
+    plain, trainer, _ = fit(tmp_path, stream=True)
+    for sift in ({}, {"keep": 1.0}):
+        module, other, sifting = fit(tmp_path, sift=sift, stream=True)
+        assert other.global_step == trainer.global_step == 8
+        assert [len(ids) for ids in module.seen] == [16] * 8
+        assert sifting.sifter.stats().candidates_seen == 128 / sift.get("keep", 0.5)
+    assert module.losses == plain.losses
 
 
 def test_misuse_is_told(tmp_path: Path) -> None:
     module = Module()
     sifting = SiftCallback(Sifter(module.model, **PAPER))
-    with pytest.raises(ValueError, match=r"without a length.*Give the dataset a __len__"):
-        sifting.loader(DataLoader(Stream(), batch_size=8))
     with pytest.raises(TypeError, match="sifted already"):
         sifting.loader(sifting.loader(DataLoader(data(), batch_size=8)))
-    with pytest.raises(ValueError, match=r"warmup_steps=3.*reload_dataloaders_every_n_epochs=1"):
-        fit(tmp_path, sift={"warmup_steps": 3})
+    for setting in ({"draws": "batch"}, {"epoch": "pass"}):
+        with pytest.raises(ValueError, match=r"Lightning counts steps and epochs by its own"):
+            fit(tmp_path, sift=setting)
     quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
     with pytest.raises(RuntimeError, match=r"not among the Trainer's callbacks"):
         pl.Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(

@@ -44,7 +44,7 @@ def plain_loop(folder: Path, sift: dict[str, Any], epochs: int = 2) -> list[list
     """The same data order and optimizer, in a loop of one's own."""
     trainer = Watched(
         model=classifier(),
-        args=arguments(folder, per_device_train_batch_size=16),
+        args=arguments(folder),
         train_dataset=Texts(),
     )
     model, loader = trainer.model, trainer.get_train_dataloader()
@@ -96,47 +96,46 @@ def test_the_batch_size_is_what_is_trained_and_every_count_follows(tmp_path: Pat
         sift={"audit_every": 1, "score": "entropy"},
     )
     sizes = [len(ids) for ids in trainer.seen]
-    assert sizes == [8, 8, 8, 8, 4] * 2
-    assert trainer.state.global_step == trainer.state.max_steps == 10
+    assert sizes == [8] * 18
+    assert trainer.state.global_step == trainer.state.max_steps == 18
     assert trainer.state.epoch == 2
     assert trainer.state.train_batch_size == 8
     assert trainer.args.per_device_train_batch_size == 8
     assert trainer.state.num_input_tokens_seen == sum(sizes) * 6
     steps = [entry for entry in trainer.state.log_history if "loss" in entry]
-    assert [round(entry["epoch"], 3) for entry in steps[:5]] == [0.2, 0.4, 0.6, 0.8, 1.0]
-    assert steps[-1]["learning_rate"] == pytest.approx(1e-3 / 10)
-    assert steps[-1]["sift_samples_trained"] == 72
-    assert steps[-1]["sift_candidates_seen"] == 144
-    assert {"sift_rho_approx", "sift_recall", "sift_scoring_share"} <= steps[-1].keys()
+    assert [round(entry["epoch"] * 9) for entry in steps[:9]] == list(range(1, 10))
+    assert steps[-1]["learning_rate"] == pytest.approx(1e-3 / 18)
+    assert steps[-1]["sifting/samples_trained"] == 144
+    assert steps[-1]["sifting/candidates_seen"] == 288
+    assert {"sifting/rho_approx", "sifting/recall", "sifting/scoring_share"} <= steps[-1].keys()
     last = trainer.state.log_history[-1]
-    assert last["train_samples_per_second"] * last["train_runtime"] == pytest.approx(72, rel=0.01)
+    assert last["train_samples_per_second"] * last["train_runtime"] == pytest.approx(144, rel=0.01)
 
 
 @pytest.mark.parametrize("accumulation", [1, 2, 3])
-def test_epochs_that_differ_in_length_are_counted_right(tmp_path: Path, accumulation: int) -> None:
-    trainer = run(
-        tmp_path,
-        data=Texts(80),
-        sift={"warmup_steps": 5},
-        gradient_accumulation_steps=accumulation,
-    )
-    # 5 batches of candidates: 3 of them trained whole make 6 steps, then 2; then 5
-    per_epoch = [8, 5]
-    updates = [-(-steps // accumulation) for steps in per_epoch]
-    assert len(trainer.seen) == sum(per_epoch)
-    assert trainer.state.global_step == trainer.state.max_steps == sum(updates)
-    assert trainer.state.epoch == 2
-    assert trainer.sifter.stats().candidates_seen == 160
-    ends = [e["epoch"] for e in trainer.state.log_history if "loss" in e]
-    assert ends[updates[0] - 1] == 1.0
+def test_steps_epochs_and_learning_rates_are_those_of_the_plain_trainer(
+    tmp_path: Path, accumulation: int
+) -> None:
+    def counts(trainer: Any) -> Any:
+        logs = [e for e in trainer.state.log_history if "loss" in e]
+        rates = [(entry["epoch"], entry["learning_rate"]) for entry in logs]
+        return trainer.state.global_step, trainer.state.max_steps, len(trainer.seen), rates
+
+    options: dict[str, Any] = {"data": Texts(76), "gradient_accumulation_steps": accumulation}
+    want = counts(run(tmp_path, Watched, **options))
+    assert want[0] == 2 * -(-10 // accumulation)
+    sift = {"warmup_steps": 5, "keep": lambda step: 0.5 if step % 2 else 0.3}
+    trainer = run(tmp_path, sift=sift, **options)
+    assert counts(trainer) == want
+    assert [len(ids) for ids in trainer.seen] == ([8] * 9 + [4]) * 2
 
 
 def test_max_steps_end_the_run_in_the_right_epoch(tmp_path: Path) -> None:
     trainer = run(tmp_path, data=Texts(80), sift={"warmup_steps": 5}, max_steps=15)
     assert trainer.state.global_step == 15
-    assert trainer.state.epoch == pytest.approx(2 + 2 / 5)
+    assert trainer.state.epoch == pytest.approx(1.5)
     part = run(tmp_path, data=Texts(80), num_train_epochs=1.5)
-    assert part.state.global_step == 8
+    assert part.state.global_step == 15
 
 
 def test_accumulation_normalises_by_the_kept_items(tmp_path: Path) -> None:
@@ -166,7 +165,7 @@ def test_accumulation_normalises_by_the_kept_items(tmp_path: Path) -> None:
 
 def test_each_micro_batch_is_observed_with_its_own_selection(tmp_path: Path) -> None:
     trainer = run(tmp_path, sift={"explore": 0.5}, gradient_accumulation_steps=2)
-    assert trainer.sifter.meter.observed == len(trainer.seen) == 8
+    assert trainer.sifter.meter.observed == len(trainer.seen) == 16
     assert trainer.sifter.stats().rho_explored is not None
 
 
@@ -201,8 +200,8 @@ def test_evaluation_and_a_loss_of_ones_own_in_training(tmp_path: Path) -> None:
     half = run(tmp_path, extra=extra, **options)
     assert {len(ids) for ids in half.seen} == {8}
     evals = [e for e in half.state.log_history if "eval_loss" in e]
-    assert len(evals) == 4
-    assert not any(key.startswith("sift_") for key in evals[0])
+    assert len(evals) == 8
+    assert not any(key.startswith("sift") for key in evals[0])
     assert half.sifter.step == len(half.seen)
 
 
@@ -212,50 +211,51 @@ def test_model_init_makes_the_sifter_anew(tmp_path: Path) -> None:
     )
     trainer.train()
     assert trainer.sifter.model is trainer.model
-    assert trainer.sifter.step == 8
+    assert trainer.sifter.step == 16
 
 
 @pytest.mark.parametrize(
-    ("options", "sift", "message"),
+    ("sift", "message"),
     [
-        (
-            {"per_device_train_batch_size": 8},
-            {"keep": 0.3},
-            r"per_device_train_batch_size=8 .*keep=0\.3 .*26\.67.* to 6 or 9",
-        ),
-        ({}, {"keep": lambda step: 0.5}, "keep=.* is a function of the step"),
-        ({}, {"policy": "proportional"}, "'proportional' needs its weights"),
-        ({"auto_find_batch_size": True}, {}, "auto_find_batch_size=True .*find the batch size"),
-        (
-            {"dataloader_drop_last": True, "per_device_train_batch_size": 10},
-            {},
-            "drop 4 of 64 samples .* 20 at a time: set it to False, or pass 60",
-        ),
-        (
-            {"train_sampling_strategy": "batch_rebalance"},
-            {},
-            "'batch_rebalance' .*'group_by_length'",
-        ),
+        ({"policy": "proportional"}, "'proportional' needs its weights"),
+        ({"draws": "batch"}, "draws='batch', epoch='steps': the Trainer counts"),
+        ({"epoch": "pass"}, "draws='samples', epoch='pass': the Trainer counts"),
     ],
 )
-def test_misuse_is_told_at_construction(
-    tmp_path: Path, options: dict[str, Any], sift: dict[str, Any], message: str
-) -> None:
-    if "train_sampling_strategy" in options and not hasattr(
-        hf.trainer_pt_utils, "BatchRebalanceSampler"
-    ):
-        pytest.skip("this release of transformers has no such sampler")
+def test_misuse_is_told_at_construction(tmp_path: Path, sift: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SiftTrainer(
             model=classifier(),
-            args=arguments(tmp_path, **options),
+            args=arguments(tmp_path),
             train_dataset=Texts(),
             sift={**PAPER, **sift},
         )
 
 
-def test_dropping_nothing_is_no_misuse(tmp_path: Path) -> None:
-    assert run(tmp_path, dataloader_drop_last=True).state.global_step == 8
+@pytest.mark.parametrize(
+    ("options", "sift"),
+    [
+        ({"per_device_train_batch_size": 7}, {"keep": 0.3}),
+        ({"auto_find_batch_size": True}, {}),
+        ({"dataloader_drop_last": True, "per_device_train_batch_size": 10}, {}),
+        ({"train_sampling_strategy": "batch_rebalance"}, {}),
+        ({"dataloader_num_workers": 2, "dataloader_persistent_workers": True}, {"keep": 0.25}),
+    ],
+    ids=str,
+)
+def test_what_the_plain_trainer_takes_is_taken(
+    tmp_path: Path, options: dict[str, Any], sift: dict[str, Any]
+) -> None:
+    if options.get("train_sampling_strategy") == "batch_rebalance" and not hasattr(
+        hf.trainer_pt_utils, "BatchRebalanceSampler"
+    ):
+        pytest.skip("this release of transformers has no such sampler")
+    plain = run(tmp_path, Watched, **options)
+    sifted = run(tmp_path, sift=sift, **options)
+    assert list(map(len, sifted.seen)) == list(map(len, plain.seen))
+    assert sifted.state.global_step == plain.state.global_step
+    assert sifted.sifter.stats().selections == len(plain.seen)
+    assert run(tmp_path, sift={"keep": 1.0}, **options).losses == plain.losses
 
 
 def test_a_sifter_of_another_model_is_refused(tmp_path: Path) -> None:
@@ -271,22 +271,17 @@ def test_a_sifter_of_another_model_is_refused(tmp_path: Path) -> None:
 def test_loaders_of_ones_own(tmp_path: Path) -> None:
     class Own(hf.Trainer):
         def get_train_dataloader(self) -> Any:
-            size = {"told": self.args.train_batch_size, "fixed": 4}[self.how]
-            return self.accelerator.prepare(DataLoader(self.train_dataset, size))
+            return self.accelerator.prepare(DataLoader(self.train_dataset, 4))
 
-    class Right(SiftMixin, Own):
-        how = "told"
-
-    class Fixed(SiftMixin, Own):
-        how = "fixed"
+    class Sifts(SiftMixin, Own):
+        pass
 
     class Unsifted(SiftTrainer):
         def get_train_dataloader(self) -> Any:
             return hf.Trainer.get_train_dataloader(self)
 
     data = [{k: v for k, v in sample.items() if k != "unused"} for sample in Texts()]
-    assert run(tmp_path, Right, data=data).sifter.stats().samples_trained == 64
-    with pytest.raises(ValueError, match=r"Fixed\.get_train_dataloader draws batches of 4, and 16"):
-        run(tmp_path, Fixed, data=data)
+    found = run(tmp_path, Sifts, data=data, num_train_epochs=1).sifter.stats()
+    assert (found.steps, found.samples_trained, found.candidates_seen) == (16, 64, 128)
     with pytest.raises(TypeError, match=r"Unsifted\.get_train_dataloader gave a DataLoader"):
         run(tmp_path, Unsifted, data=data)

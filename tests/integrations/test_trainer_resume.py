@@ -31,9 +31,9 @@ def test_a_run_resumes_identically(tmp_path: Path, name: str) -> None:
     warm = name == "warm-up"
     options = {"save_strategy": "steps", "save_steps": 1 if warm else 2, **options}
     whole = run(tmp_path, sift=sift, **options)
-    # updates and the batches trained until then: mid-epoch, at its end, in the next; warm-up makes
-    # the first epoch 7 batches long, so that its last update has a single one
-    places = {1: 2, 4: 7, 5: 9} if warm else {2: 2, 4: 4, 6: 6}
+    # updates and the batches trained until then: early in an epoch, after the candidates' first
+    # pass, at its end, in the next
+    places = {1: 2, 4: 8, 5: 10} if warm else {2: 2, 6: 6, 8: 8, 10: 10}
     for step, done in places.items():
         checkpoint = str(tmp_path / f"checkpoint-{step}")
         again = run(tmp_path, sift=sift, resume=checkpoint, **{**options, "save_strategy": "no"})
@@ -84,7 +84,7 @@ def test_the_checkpoint_holds_the_sifter_and_reading_it_runs_no_code(tmp_path: P
     with pytest.raises(ValueError, match=r"holds no sifter\.pt.*ignore_data_skip=True"):
         run(tmp_path, resume=str(folder))
     trainer = run(tmp_path, resume=str(folder), ignore_data_skip=True)
-    assert trainer.state.global_step == 8
+    assert trainer.state.global_step == 16
 
 
 class Stream(IterableDataset[Any]):

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from sifting import Sifter
 from sifting.checkpoint import latest, load, state_of
@@ -91,15 +93,12 @@ def test_checkpoints_go_on_with_another_number_of_ranks(tmp_path):
         assert latest(folder).name == f"step-{step:09d}"
     done = torchrun("resuming.py", two, one[3], one[9], one[6], "--shard", 3)
     assert done.returncode == 0, done.stderr
+    ended = f"{resuming.STEPS_LAST} steps, {resuming.CANDIDATES_LAST} candidates"
     assert done.stdout.splitlines() == [
-        "14 steps, 192 candidates",
-        "went on from step-000000003",
-        # cut off in the middle of a batch of warm-up, which is trained again from its start
-        "15 steps, 208 candidates",
-        "went on from step-000000009",
-        "14 steps, 192 candidates",
-        "went on from step-000000006",
-        "14 steps, 192 candidates",
+        ended,
+        *("went on from step-000000003", ended),
+        *("went on from step-000000009", ended),
+        *("went on from step-000000006", ended),
     ]
     assert max(finals(alone, one[6], one[9])) < 1e-5
     # (two ranks from the start make another first choice: an exit that has learned nothing yet
@@ -110,21 +109,59 @@ def test_checkpoints_go_on_with_another_number_of_ranks(tmp_path):
         (folder / f"step-{step:09d}").symlink_to(two / f"step-{step:09d}")
         sifter = resuming.go(folder)
         assert sifter.step == resuming.STEPS_LAST
-        assert sifter.stats().candidates_seen == 192
+        assert sifter.stats().candidates_seen == resuming.CANDIDATES_LAST
         assert finals(two, folder)[0] < 1e-5
 
 
+def on(ranks: int, size: int, *, divides: bool = True) -> DataLoader[Any]:
+    """The loader of the first of some ranks."""
+    data = TensorDataset(
+        torch.zeros(resuming.SAMPLES, resuming.FEATURES).double(),
+        torch.zeros(resuming.SAMPLES, dtype=torch.long),
+    )
+    sampler = DistributedSampler(data, num_replicas=ranks, rank=0) if divides else None
+    return DataLoader(data, size, sampler=sampler)
+
+
 @pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
-def test_another_number_of_candidates_a_step_is_refused(tmp_path, monkeypatch):
-    sifter = resuming.go(tmp_path, stop_at=6)
-    parts = [sifter.state_dict()]
-    other = resuming.make(shard=False, lively=False)[2]
-    other.load_state_dict(state_of(parts, rank=1, world=2))
-    data = [(torch.zeros(16, 6).double(), torch.zeros(16, dtype=torch.long))] * 6
+def test_what_other_ranks_cannot_go_on_with_is_refused(tmp_path):
+    saved = resuming.go(tmp_path, stop_at=6).state_dict()
+
+    def go_on(loader: DataLoader[Any]) -> None:
+        other = resuming.make(shard=False, lively=False)[2]
+        other.load_state_dict(state_of([saved], rank=1, world=2))
+        next(iter(other(loader)))
+
+    go_on(on(2, 4))
     with pytest.raises(
-        ValueError, match=r"on 2 ranks: 64 candidates .* hold 64 on this rank, not 32\. Keep the"
+        ValueError, match="8 batches of this loader hold 24 samples, and 32 had been"
     ):
-        next(iter(other(data)))
+        go_on(on(2, 3))
+    with pytest.raises(
+        ValueError, match=r"divides it among none: give it a DistributedSampler\(num"
+    ):
+        go_on(on(2, 4, divides=False))
+    with pytest.raises(
+        ValueError, match=r"1 ranks saved in .* with 3: their batches do not divide"
+    ):
+        state_of([saved], rank=0, world=3)
+    for change, message in (
+        ({"replicas": None}, "does not divide one order among them"),
+        (
+            {"stream": {**saved["cursor"]["position"]["stream"], "carry": [1]}},
+            "between two batches",
+        ),
+    ):
+        position = {**saved["cursor"]["position"], **change}
+        broken = {**saved, "cursor": {**saved["cursor"], "position": position}}
+        with pytest.raises(ValueError, match=message + r".*state_dict\(epoch_over=True\)"):
+            state_of([broken], rank=0, world=2)
+
+
+def test_ranks_share_a_memory_and_read_only_what_they_train():
+    done = torchrun("remembering.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("passed check_") == 3
 
 
 def test_a_checkpoint_that_was_cut_off_does_not_count(tmp_path):

@@ -3,110 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sized
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sized
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from sifting.data.stream import (
-    IndexStream,
-    StreamPosition,
-    generators_of,
-    restore_generators,
-)
+from sifting.data.position import Draw, IndexPosition
+from sifting.data.stream import IndexStream, chain_of, generators_of, restore_generators
 from sifting.rng import RandomState
-
-
-@dataclass(frozen=True)
-class Draw:
-    """One step's candidates, before they are read.
-
-    Attributes:
-        indices: what is read, as the data set takes them.
-        size: samples that the step trains.
-        candidates: how many it chooses among, also where the choice is made already.
-        sifts: whether there is a choice to be made.
-        choice: what is known of a choice that was made by index; anything plain.
-        state: the global random generators before it was read, where reading uses them.
-    """
-
-    indices: list[Any]
-    size: int
-    candidates: int
-    sifts: bool
-    choice: Any = None
-    state: RandomState | None = None
-
-    def to_plain(self) -> dict[str, Any]:
-        plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**plain, "state": None if self.state is None else self.state.to_plain()}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Draw:
-        state = plain["state"]
-        return cls(**{**plain, "state": None if state is None else RandomState.from_plain(state)})
-
-
-@dataclass(frozen=True)
-class IndexPosition:
-    """Where an epoch over a `DataLoader` stands.
-
-    Attributes:
-        start: the global random generators when it began, from which its order was drawn.
-        generators: then, those of the loader and its samplers, by where they are.
-        warm: whether persistent workers were running already.
-        seed: of the passes after the first.
-        steps: training batches handed out.
-        stream: the place in the order.
-        ahead: what was drawn, and perhaps read, but not handed out.
-    """
-
-    start: RandomState
-    generators: Mapping[str, Tensor] = field(default_factory=dict)
-    warm: bool = False
-    seed: int = 0
-    steps: int = 0
-    stream: StreamPosition = field(default_factory=StreamPosition)
-    ahead: tuple[Draw, ...] = ()
-
-    def to_plain(self) -> dict[str, Any]:
-        """As tensors and numbers, to be saved."""
-        return {
-            "kind": "indices",
-            "start": self.start.to_plain(),
-            "generators": dict(self.generators),
-            "warm": self.warm,
-            "seed": self.seed,
-            "steps": self.steps,
-            "stream": {
-                "extra": self.stream.extra,
-                "taken": self.stream.taken,
-                "over": self.stream.over,
-                "carry": list(self.stream.carry),
-                "sizes": list(self.stream.sizes),
-            },
-            "ahead": [draw.to_plain() for draw in self.ahead],
-        }
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> IndexPosition:
-        """Back from what `to_plain` gave."""
-        stream = dict(plain["stream"])
-        place = StreamPosition(
-            **{**stream, "carry": tuple(stream["carry"]), "sizes": tuple(stream["sizes"])}
-        )
-        return cls(
-            RandomState.from_plain(plain["start"]),
-            dict(plain["generators"]),
-            bool(plain["warm"]),
-            int(plain["seed"]),
-            int(plain["steps"]),
-            place,
-            tuple(Draw.from_plain(draw) for draw in plain["ahead"]),
-        )
-
 
 # Plans a step: its number in the epoch, its size -> how many candidates, or the step's own size.
 Plan = Callable[[int, int], int]
@@ -119,22 +25,22 @@ class IndexSampler:
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
-        self._source: Iterator[list[Any]] = iter(())
+        self._begin: Callable[[], Iterator[list[Any]]] = lambda: iter(())
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("inner", "_source"):
+        if name in ("inner", "_begin"):
             raise AttributeError(name)
         return getattr(self.inner, name)
 
     def __len__(self) -> int:
         return len(self.inner)
 
-    def feed(self, source: Iterator[list[Any]]) -> None:
-        """Set what the next iteration gives."""
-        self._source = source
+    def feed(self, begin: Callable[[], Iterator[list[Any]]]) -> None:
+        """Set what makes the next iteration, at the moment when the user's own would begin."""
+        self._begin = begin
 
     def __iter__(self) -> Iterator[list[Any]]:
-        return self._source
+        return self._begin()
 
 
 def draws_by_index(loader: Any) -> bool:
@@ -148,7 +54,14 @@ def draws_by_index(loader: Any) -> bool:
         and not isinstance(loader.dataset, IterableDataset)
         and loader.batch_sampler is not None
         and "Dispatcher" not in type(loader).__name__  # Accelerate's reads on one rank for all
+        and _iterates_as_usual(type(loader))
     )
+
+
+def _iterates_as_usual(kind: type) -> bool:
+    """Whether a class of loaders makes a new iterator over its batch sampler for each epoch."""
+    owner = next(base for base in kind.__mro__ if "__iter__" in base.__dict__)
+    return owner is DataLoader or owner.__module__.split(".")[0] in ("accelerate", "torchdata")
 
 
 def twin_of(loader: Any, sampler: IndexSampler) -> Any:
@@ -184,19 +97,30 @@ class IndexSource:
     Args:
         loader: the user's.
         whole: whether an epoch has as many steps as the loader; otherwise one pass.
+        twins: of loaders whose workers live on from one epoch to the next.
     """
 
-    def __init__(self, loader: Any, *, whole: bool) -> None:
+    def __init__(
+        self, loader: Any, *, whole: bool, twins: MutableMapping[Any, Any] | None = None
+    ) -> None:
         if not getattr(loader, "in_order", True):
             raise ValueError(
                 "the DataLoader has in_order=False, so that nobody knows which sample comes when: leave it "
                 "out, or pass draws='batch' to choose within the batches as they come"
             )
         self.loader, self.whole = loader, whole
-        self.sampler = IndexSampler(loader.batch_sampler)
-        self.twin = twin_of(loader, self.sampler)
+        known = None if twins is None else twins.get(loader)
+        if known is None:
+            sampler = IndexSampler(loader.batch_sampler)
+            known = sampler, twin_of(loader, sampler)
+            if twins is not None and loader.persistent_workers:
+                twins[loader] = known
+        self.sampler: IndexSampler = known[0]
+        self.twin: Any = known[1]
+        self._stream: IndexStream | None = None
         self._queue: deque[Draw] = deque()
-        self._here: RandomState | None = None  # to go on from, after what was read again
+        # the generators to go on from, after what was read again
+        self._here: tuple[RandomState, Mapping[str, Tensor]] | None = None
         self._drawn = 0
 
     def __len__(self) -> int:
@@ -236,29 +160,56 @@ class IndexSource:
         """
         if resumed is None:
             states = {name: g.get_state() for name, g in generators_of(self.loader).items()}
-            resumed = IndexPosition(RandomState.now(), states, self._warm(), seed)
+            place = IndexPosition(RandomState.now(), states, self._warm(), seed)
+            place = replace(place, iteration=self._iteration, replicas=self._replicas())
             here = None
         else:
-            here = RandomState.now()
+            place, here = resumed, RandomState.now()
+            self._check_ranks(resumed)
             if resumed.warm and not self._warm():
-                self.sampler.feed(iter(()))
+                self.sampler.feed(lambda: iter(()))
                 iter(self.twin)  # workers that live on draw their seed only when first started
             resumed.start.restore()
             restore_generators(self.loader, resumed.generators)
-        if hasattr(self.loader, "iteration"):
-            self.twin.iteration = self.loader.iteration
-        self._queue.clear()
-        self._drawn = resumed.steps
-        stream = IndexStream(self.sampler.inner, seed=resumed.seed, whole=self.whole)
-        self.sampler.feed(self._indices(stream, resumed, here, plan, choose))
+            if resumed.iteration is not None:
+                self.loader.iteration = resumed.iteration
+        if self._iteration is not None:
+            self.twin.iteration = self._iteration
+
+        def begin() -> Iterator[list[Any]]:
+            self._queue.clear()
+            self._drawn = place.steps
+            self._stream = IndexStream(self.sampler.inner, seed=place.seed, whole=self.whole)
+            return self._indices(self._stream, place, here, plan, choose)
+
+        self.sampler.feed(begin)
         source = iter(self.twin)
         self._settle()
-        return self._read(source, stream, resumed)
+        return self._read(source, place)
+
+    @property
+    def _iteration(self) -> int | None:
+        """The number of epochs begun, by which Accelerate's loaders shuffle."""
+        found: int | None = getattr(self.loader, "iteration", None)
+        return found
+
+    def _replicas(self) -> int | None:
+        """Among how many ranks the sampler divides one order, which it tells."""
+        found = (getattr(node, "num_replicas", None) for node in chain_of(self.sampler.inner))
+        return next((count for count in found if isinstance(count, int)), None)
+
+    def _check_ranks(self, resumed: IndexPosition) -> None:
+        if resumed.ranks is not None and self._replicas() != resumed.ranks:
+            raise ValueError(
+                f"cannot resume on {resumed.ranks} ranks: they go on with one order that a sampler divides "
+                f"among them, and this loader's divides it among {self._replicas() or 'none'}: give it a "
+                f"DistributedSampler(num_replicas={resumed.ranks})"
+            )
 
     def _indices(
         self,
         stream: IndexStream,
-        resumed: IndexPosition,
+        place: IndexPosition,
         here: RandomState | None,
         plan: Plan,
         choose: Choose,
@@ -266,9 +217,9 @@ class IndexSource:
         """What the twin reads, batch by batch; it asks ahead where it has workers."""
         single = self.loader.num_workers == 0
         if here is not None:
-            stream.go_to(resumed.stream)
-            self._here = here
-            for draw in resumed.ahead:
+            stream.go_to(place.stream)
+            self._here = here, place.later
+            for draw in place.ahead:
                 self._queue.append(draw)
                 self._drawn += 1
                 if single and draw.state is not None:
@@ -282,14 +233,7 @@ class IndexSource:
                 return
             draw = choose(number, drawn, stream.size)
             if single:
-                draw = Draw(
-                    draw.indices,
-                    draw.size,
-                    draw.candidates,
-                    draw.sifts,
-                    draw.choice,
-                    RandomState.now(),
-                )
+                draw = replace(draw, state=RandomState.now())
             self._queue.append(draw)
             self._drawn += 1
             yield draw.indices
@@ -297,29 +241,26 @@ class IndexSource:
     def _settle(self) -> None:
         """After what was read again, the generators go on from where the user has them."""
         if self._here is not None:
-            self._here.restore()
+            here, generators = self._here
+            here.restore()
+            restore_generators(self.loader, generators)
             self._here = None
 
     def _read(
-        self, source: Iterator[Any], stream: IndexStream, place: IndexPosition
+        self, source: Iterator[Any], place: IndexPosition
     ) -> Iterator[tuple[Any, Draw, IndexPosition]]:
-        steps = place.steps
+        steps, generators = place.steps, generators_of(self.loader)
         for batch in source:
             self._settle()
             draw = self._queue.popleft()
             steps += 1
+            assert self._stream is not None
+            later = {name: generator.get_state() for name, generator in generators.items()}
+            stream, ahead = self._stream.position, tuple(self._queue)
             yield (
                 batch,
                 draw,
-                IndexPosition(
-                    place.start,
-                    place.generators,
-                    place.warm,
-                    place.seed,
-                    steps,
-                    stream.position,
-                    tuple(self._queue),
-                ),
+                replace(place, steps=steps, stream=stream, ahead=ahead, later=later, ranks=None),
             )
-        if hasattr(self.loader, "iteration"):
+        if self._iteration is not None:
             self.loader.iteration = self.twin.iteration

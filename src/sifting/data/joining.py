@@ -12,13 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sifting.data import batch as batches
+from sifting.data.samples import Samples
 
 # What positions that a shorter sequence lacks are filled with: one value, or one for each key.
 Pad = float | Mapping[str, float]
 
 
-def join(parts: Sequence[Any], *, pad: Pad | None = None) -> Any:
+def join(parts: Sequence[Any], *, pad: Pad | None = None, samples: Samples | None = None) -> Any:
     """One batch of all the samples of several, in their order.
 
     >>> first = {"ids": torch.tensor([[5, 6, 0]]), "attention_mask": torch.tensor([[1, 1, 0]])}
@@ -31,11 +31,13 @@ def join(parts: Sequence[Any], *, pad: Pad | None = None) -> Any:
         parts: batches of the same structure.
         pad: what fills up shorter sequences; by default what the batch itself has where its
             attention mask is 0, and −100 for labels.
+        samples: how the batches divide into samples.
     """
     if len(parts) == 1:
         return parts[0]
-    sizes = [batches.batch_size(part) for part in parts]
-    columns = [batches.columns(part, size) for part, size in zip(parts, sizes, strict=True)]
+    samples = Samples() if samples is None else samples
+    sizes = [samples.size(part) for part in parts]
+    columns = [samples.columns(part, size=size) for part, size in zip(parts, sizes, strict=True)]
     if len({len(found) for found in columns}) > 1:
         raise ValueError(
             "batches that cannot be joined: one has "
@@ -48,7 +50,7 @@ def join(parts: Sequence[Any], *, pad: Pad | None = None) -> Any:
     joined = []
     for place, column in enumerate(zip(*columns, strict=True)):
         joined.append(_joined(_name(parts[0], column[0], place), column, masks, pad))
-    return batches.with_columns(parts[0], sizes[0], joined)
+    return samples.with_columns(parts[0], joined, size=sizes[0])
 
 
 def _name(batch: Any, column: Any, place: int) -> str:

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sifting.data import batch as batches
 from sifting.data.drawing import count_steps
 from sifting.data.joining import Pad, join
+from sifting.data.samples import Samples
 from sifting.data.stream import generators_of, restore_generators
 from sifting.rng import RandomState
 
@@ -91,10 +91,19 @@ class PoolSource:
         whole: whether an epoch has as many steps as a plain pass over it has batches; otherwise it
             is one pass over the candidates.
         pad: see `join`.
+        samples: how batches divide into samples.
     """
 
-    def __init__(self, loader: Iterable[Any], *, whole: bool, pad: Pad | None) -> None:
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        *,
+        whole: bool,
+        pad: Pad | None,
+        samples: Samples | None = None,
+    ) -> None:
         self.loader, self.whole, self.pad = loader, whole, pad
+        self.samples = Samples() if samples is None else samples
 
     def __len__(self) -> int:
         if not isinstance(self.loader, Sized):
@@ -110,7 +119,7 @@ class PoolSource:
                 f"the sizes of a {type(self.loader).__name__}'s batches cannot be told, so the number of "
                 "steps of a pass cannot either"
             )
-        sizes = [batches.batch_size(batch) for batch in self.loader]
+        sizes = [self.samples.size(batch) for batch in self.loader]
         return count_steps(sum(sizes), max(sizes, default=1), plan)
 
     def start(
@@ -139,7 +148,7 @@ class _Pool:
     """One epoch."""
 
     def __init__(self, source: PoolSource, place: PoolPosition) -> None:
-        self.source, self.place = source, place
+        self.source, self.place, self.samples = source, place, source.samples
         self.held: deque[tuple[Any, RandomState]] = deque()
         self.begun: list[RandomState] = []
         self.left = self.total = self.taken = 0
@@ -157,49 +166,50 @@ class _Pool:
             again = place.total - self.total
             if again <= len(place.held):
                 place.held[len(place.held) - again].restore()
-            if not self.take(place.begun):
+            if not self.take() and not self.begin_again(place.begun):
                 raise ValueError(
                     f"cannot resume: the loader ended after {self.total} batches, and {place.total} had been "
                     "used; give the loader that the state was saved with"
                 )
             while len(self.held) > len(place.held):
-                self.left -= batches.batch_size(self.held.popleft()[0])
+                self.left -= self.samples.size(self.held.popleft()[0])
         if self.left > place.left:
             first, state = self.held.popleft()
-            size = batches.batch_size(first)
+            size = self.samples.size(first)
             cut = torch.arange(self.left - place.left, size)
-            self.held.appendleft((batches.take(first, cut, size=size), state))
+            self.held.appendleft((self.samples.take(first, cut, size=size), state))
         self.left, self.sizes, self.over = place.left, deque(place.sizes), place.over
 
-    def take(self, begun: Sequence[RandomState] = ()) -> bool:
-        """Hold one more batch, or begin another pass; False where there is none.
-
-        Args:
-            begun: the generators that passes after the first are to begin with, where they did so
-                before.
-        """
+    def take(self) -> bool:
+        """Hold one more batch of the pass under way; False where it is over."""
         state = RandomState.now()
         batch = next(self._iterator, self)
         if batch is self:
-            first_end, self.over = not self.over, True
-            if first_end and not self.source.whole:
-                return False
-            if self.passes <= len(begun):
-                begun[self.passes - 1].restore()
-            state = RandomState.now()
-            again = iter(self.source.loader)
-            if again is self._iterator or self.taken == 0:
-                return False  # a generator runs once
-            self._iterator, self.passes, self.taken = again, self.passes + 1, 0
-            self.begun.append(state)
-            return True
-        size = batches.batch_size(batch)
+            self.over = True
+            return False
+        size = self.samples.size(batch)
         self.taken += 1
         self.total += 1
         self.left += size
         self.held.append((batch, state))
         if not self.over:
             self.sizes.append(size)
+        return True
+
+    def begin_again(self, begun: Sequence[RandomState] = ()) -> bool:
+        """Begin another pass; False where an epoch has but one, or the last one was empty.
+
+        Args:
+            begun: the generators that passes after the first are to begin with, where they did so
+                before.
+        """
+        loader = self.source.loader
+        if not self.source.whole or self.taken == 0 or isinstance(loader, Iterator):
+            return False  # a generator runs once
+        if self.passes <= len(begun):
+            begun[self.passes - 1].restore()
+        self.begun.append(RandomState.now())
+        self._iterator, self.passes, self.taken = iter(loader), self.passes + 1, 0
         return True
 
     def steps(
@@ -216,7 +226,7 @@ class _Pool:
             if not self.source.whole:
                 size = largest
             wanted = plan(self.number, size)
-            while self.left < wanted and self.take():
+            while self.left < wanted and (self.take() or self.begin_again()):
                 pass
             drawn = min(wanted, self.left)
             if not drawn:
@@ -236,14 +246,14 @@ class _Pool:
         self.left -= count
         while count:
             first, state = self.held.popleft()
-            size = batches.batch_size(first)
+            size = self.samples.size(first)
             if size > count:
-                rest = batches.take(first, torch.arange(count, size), size=size)
+                rest = self.samples.take(first, torch.arange(count, size), size=size)
                 self.held.appendleft((rest, state))
-                first, size = batches.take(first, torch.arange(count), size=size), count
+                first, size = self.samples.take(first, torch.arange(count), size=size), count
             parts.append(first)
             count -= size
-        return join(parts, pad=self.source.pad)
+        return join(parts, pad=self.source.pad, samples=self.samples)
 
     def _position(self) -> PoolPosition:
         place = self.place

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sifting.data.stream import StreamPosition, plain_index
 from sifting.rng import RandomState
 
 
@@ -69,6 +70,125 @@ class Position:
         total = sum(theirs.samples for theirs in everyones)
         own = divide(total, rank, world)
         return replace(self, candidates=total, ranks=world, samples=own, pieces=0)
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One step's candidates, before they are read.
+
+    Attributes:
+        indices: what is read, as the data set takes them.
+        size: samples that the step trains.
+        candidates: how many it chooses among, also where the choice is made already.
+        sifts: whether there is a choice to be made.
+        choice: what is known of a choice that was made by index; anything plain.
+        state: the global random generators before it was read, where reading uses them.
+    """
+
+    indices: list[Any]
+    size: int
+    candidates: int
+    sifts: bool
+    choice: Any = None
+    state: RandomState | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        state = None if self.state is None else self.state.to_plain()
+        return {**plain, "indices": list(map(plain_index, self.indices)), "state": state}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Draw:
+        state = plain["state"]
+        return cls(**{**plain, "state": None if state is None else RandomState.from_plain(state)})
+
+
+@dataclass(frozen=True)
+class IndexPosition:
+    """Where an epoch over a `DataLoader` stands.
+
+    Attributes:
+        start: the global random generators when it began, from which its order was drawn.
+        generators: then, those of the loader and its samplers, by where they are.
+        warm: whether persistent workers were running already.
+        seed: of the passes after the first.
+        steps: training batches handed out.
+        stream: the place in the order.
+        ahead: what was drawn, and perhaps read, but not handed out.
+        later: the generators of the loader and its samplers by now.
+        iteration: epochs begun before, where the loader counts them (Accelerate's).
+        replicas: among how many ranks the loader's sampler divides its order; None where it
+            does not.
+        ranks: how many go on, where they are not as many.
+    """
+
+    start: RandomState
+    generators: Mapping[str, Tensor] = field(default_factory=dict)
+    warm: bool = False
+    seed: int = 0
+    steps: int = 0
+    stream: StreamPosition = field(default_factory=StreamPosition)
+    ahead: tuple[Draw, ...] = ()
+    later: Mapping[str, Tensor] = field(default_factory=dict)
+    iteration: int | None = None
+    replicas: int | None = None
+    ranks: int | None = None
+
+    def to_plain(self) -> dict[str, Any]:
+        """As tensors and numbers, to be saved."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {
+            **plain,
+            "kind": "indices",
+            "start": self.start.to_plain(),
+            "generators": dict(self.generators),
+            "later": dict(self.later),
+            "stream": self.stream.to_plain(),
+            "ahead": [draw.to_plain() for draw in self.ahead],
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> IndexPosition:
+        """Back from what `to_plain` gave."""
+        known = {item.name: plain[item.name] for item in fields(cls)}
+        return cls(
+            **{
+                **known,
+                "start": RandomState.from_plain(plain["start"]),
+                "stream": StreamPosition.from_plain(plain["stream"]),
+                "ahead": tuple(map(Draw.from_plain, plain["ahead"])),
+            }
+        )
+
+    def divided(self, everyones: Sequence[IndexPosition], world: int) -> IndexPosition:
+        """This place for each of another number of ranks, all of which divide the same order.
+
+        It holds where every rank is at the same place, between two batches of the order, and where
+        `world` ranks together draw as many candidates a step.
+
+        Args:
+            everyones: the places of the ranks that saved.
+            world: number of ranks that go on.
+        """
+        ranks, stream = len(everyones), self.stream
+        scaled = [(size * ranks, count) for size, count in stream.sizes]
+        why = None
+        if any(theirs.replicas != ranks for theirs in everyones):
+            why = "their sampler does not divide one order among them, as a DistributedSampler does"
+        elif any(theirs.stream != stream for theirs in everyones) or stream.carry:
+            why = "they stopped between two batches of the order"
+        elif any(theirs.ahead for theirs in everyones):
+            why = "their loaders had read ahead (num_workers, Accelerate)"
+        elif stream.passed * ranks % world or any(size % world for size, _ in scaled):
+            why = f"their batches do not divide among {world}"
+        if why is not None:
+            raise ValueError(
+                f"a run that {ranks} ranks saved in the middle of an epoch cannot go on with {world}: {why}. "
+                f"Go on with {ranks}, or save between epochs (state_dict(epoch_over=True))"
+            )
+        sizes = tuple((size // world, count) for size, count in scaled)
+        place = replace(stream, passed=stream.passed * ranks // world, sizes=sizes)
+        return replace(self, stream=place, ranks=world)
 
 
 def divide(total: int, rank: int, world: int) -> int:

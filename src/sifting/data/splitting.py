@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
-from sifting.data import batch as batches
 from sifting.data.position import Position
+from sifting.data.samples import Samples
 from sifting.data.stream import generators_of, restore_generators
 from sifting.rng import RandomState
 from sifting.selection.schedule import Schedule
@@ -25,8 +25,11 @@ class BatchSource:
         place: in the epoch, after the training batch handed out last.
     """
 
-    def __init__(self, loader: Iterable[Any], schedule: Schedule) -> None:
+    def __init__(
+        self, loader: Iterable[Any], schedule: Schedule, samples: Samples | None = None
+    ) -> None:
         self.loader, self.schedule = loader, schedule
+        self.samples = Samples() if samples is None else samples
         self.place = Position(RandomState.now())
 
     def steps(self, resumed: Position | None, *, step: int, met: int) -> int:
@@ -50,7 +53,7 @@ class BatchSource:
         """Sizes of the candidate batches of one epoch."""
         loader: Any = self.loader
         if isinstance(loader, Sequence):
-            return [batches.batch_size(candidates) for candidates in loader]
+            return [self.samples.size(candidates) for candidates in loader]
         if not isinstance(loader, Sized):
             raise TypeError(
                 f"a {type(loader).__name__} has no length, so neither has what is sifted from it"
@@ -77,14 +80,14 @@ class BatchSource:
 
     def start(self, resumed: Position | None) -> Iterator[tuple[Any, int, Position]]:
         """Iterate: candidates, how many, and the place, with `pieces` where they are half-trained."""
-        source, self.place = _start(self.loader, resumed)
+        source, self.place = _start(self.loader, resumed, self.samples)
         while True:
             if not self.place.pieces:
                 self.place = replace(self.place, before=self.place.fetch, fetch=RandomState.now())
             candidates = next(source, source)
             if candidates is source:
                 return
-            yield candidates, batches.batch_size(candidates), self.place
+            yield candidates, self.samples.size(candidates), self.place
 
     def met(self, counted: bool) -> Position:
         """Take note that a candidate batch is begun."""
@@ -101,17 +104,19 @@ class BatchSource:
 
     def pieces(self, candidates: Any, *, step: int, size: int) -> Iterator[tuple[Any, int]]:
         """All samples of a candidate batch in training batches, from the first not yet trained."""
-        parts = batches.split(candidates, self.schedule.count(step=step, size=size))
+        parts = self.samples.split(candidates, self.schedule.count(step=step, size=size))
         done = self.place.pieces
         for number, part in enumerate(parts[done:], start=done + 1):
             if number == len(parts):
                 self.used(size)
             else:
                 self.place = replace(self.place, pieces=number)
-            yield part, batches.batch_size(part)
+            yield part, self.samples.size(part)
 
 
-def _start(loader: Iterable[Any], resumed: Position | None) -> tuple[Iterator[Any], Position]:
+def _start(
+    loader: Iterable[Any], resumed: Position | None, samples: Samples
+) -> tuple[Iterator[Any], Position]:
     """An iterator over the loader, moved on to where it was left, and its position.
 
     A shuffling loader draws its order from its generator, or else from torch's global stream,
@@ -135,12 +140,12 @@ def _start(loader: Iterable[Any], resumed: Position | None) -> tuple[Iterator[An
         source = iter(loader)
         _check_samples(resumed, resumed.batches * int(getattr(loader, "batch_size", 0)))
     else:
-        source = _replayed(loader, resumed)
+        source = _replayed(loader, resumed, samples)
     here.restore()
     return source, replace(resumed, candidates=None, ranks=None)
 
 
-def _replayed(loader: Iterable[Any], resumed: Position) -> Iterator[Any]:
+def _replayed(loader: Iterable[Any], resumed: Position, divided: Samples) -> Iterator[Any]:
     """A loader iterated up to a place.
 
     A batch left half-trained is fetched again just as it was the first time. So is the last one
@@ -161,7 +166,7 @@ def _replayed(loader: Iterable[Any], resumed: Position) -> Iterator[Any]:
                 "used; give the loader that the state was saved with"
             )
         if resumed.ranks is not None and passed < resumed.batches:
-            samples += batches.batch_size(candidates)
+            samples += divided.size(candidates)
     _check_samples(resumed, samples)
     return itertools.chain([candidates], source) if resumed.pieces else source
 

@@ -13,7 +13,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -32,15 +32,65 @@ class StreamPosition:
         extra: passes begun after the first.
         taken: batches taken from the pass under way.
         over: whether the first pass is over.
+        passed: indices in those batches.
         carry: indices taken and not yet drawn.
-        sizes: of the first pass's batches that no step was made of yet.
+        sizes: of the first pass's batches that no step was made of yet: a size, and how often.
     """
 
     extra: int = 0
     taken: int = 0
     over: bool = False
+    passed: int = 0
     carry: tuple[Any, ...] = ()
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[tuple[int, int], ...] = ()
+
+    def to_plain(self) -> dict[str, Any]:
+        """As numbers, to be saved."""
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        carry, sizes = list(map(plain_index, self.carry)), list(map(list, self.sizes))
+        return {**plain, "carry": carry, "sizes": sizes}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> StreamPosition:
+        """Back from what `to_plain` gave."""
+        sizes = tuple((int(size), int(count)) for size, count in plain["sizes"])
+        return cls(**{**plain, "carry": tuple(plain["carry"]), "sizes": sizes})
+
+
+def plain_index(index: Any) -> Any:
+    """An index as Python has it, where a sampler draws it with NumPy or torch.
+
+    >>> plain_index(torch.tensor(3)), plain_index((3, "left"))
+    (3, (3, 'left'))
+    """
+    item = getattr(index, "item", None)
+    return item() if callable(item) and getattr(index, "ndim", None) == 0 else index
+
+
+class _Sizes:
+    """A queue of sizes that are mostly alike, kept as sizes and how often each comes."""
+
+    def __init__(self, runs: Iterable[tuple[int, int]] = ()) -> None:
+        self._runs = deque(runs)
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def append(self, size: int) -> None:
+        count = self._runs.pop()[1] if self._runs and self._runs[-1][0] == size else 0
+        self._runs.append((size, count + 1))
+
+    def popleft(self) -> int:
+        size, count = self._runs.popleft()
+        if count > 1:
+            self._runs.appendleft((size, count - 1))
+        return size
+
+    def clear(self) -> None:
+        self._runs.clear()
+
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        return tuple(self._runs)
 
 
 class IndexStream:
@@ -57,24 +107,29 @@ class IndexStream:
         seed: of the passes after the first.
         whole: whether an epoch has one step for each batch of the first pass; otherwise it ends
             with the first pass.
-        batch_size: of a step, where `whole` is not set.
     """
 
     def __init__(self, sampler: Iterable[Any], *, seed: int, whole: bool = True) -> None:
         self.sampler, self.seed, self.whole = sampler, seed, whole
         self._carry: deque[Any] = deque()
-        self._sizes: deque[int] = deque()
-        self._extra = self._taken = 0
+        self._sizes = _Sizes()
+        self._extra = self._taken = self._passed = 0
         self._over = False
-        self._pass = iter(sampler)
         self._aside = _Aside(sampler)
+        self._pass = iter(sampler)
+        self.size = 0  # what the step drawn last trains
         self._batch_size = 0  # the largest of the first pass so far: what a step trains
 
     @property
     def position(self) -> StreamPosition:
         """Where the stream is."""
         return StreamPosition(
-            self._extra, self._taken, self._over, tuple(self._carry), tuple(self._sizes)
+            self._extra,
+            self._taken,
+            self._over,
+            self._passed,
+            tuple(self._carry),
+            self._sizes.runs(),
         )
 
     def go_to(self, place: StreamPosition) -> None:
@@ -85,14 +140,21 @@ class IndexStream:
         self._over, self._extra = place.over, place.extra
         if place.extra:
             self._begin_pass()
-        for passed in range(place.taken):
-            if self._next() is None:
+        for taken in range(place.taken):
+            batch = self._next()
+            if batch is None:
                 raise ValueError(
-                    f"cannot resume: the loader's order ended after {passed} batches, and {place.taken} had "
+                    f"cannot resume: the loader's order ended after {taken} batches, and {place.taken} had "
                     "been drawn; give the loader that the state was saved with"
                 )
+            self._passed += len(batch)
+        if self._passed != place.passed:
+            raise ValueError(
+                f"cannot resume: {place.taken} batches of this loader hold {self._passed} samples, and "
+                f"{place.passed} had been drawn; give the loader that the state was saved with"
+            )
         self._taken = place.taken
-        self._carry, self._sizes = deque(place.carry), deque(place.sizes)
+        self._carry, self._sizes = deque(place.carry), _Sizes(place.sizes)
 
     def draw(self, wanted: Any) -> list[Any] | None:
         """The candidates of the next step; None where the epoch is over.
@@ -137,10 +199,12 @@ class IndexStream:
         while batch is None:
             if empty > 1:
                 raise ValueError("the loader's sampler gives no indices any more")
-            self._extra, self._taken, empty = self._extra + 1, 0, empty + 1
+            self._extra, self._taken, self._passed = self._extra + 1, 0, 0
+            empty += 1
             self._begin_pass()
             batch = self._next()
         self._taken += 1
+        self._passed += len(batch)
         self._carry.extend(batch)
         if not self._over:
             self._sizes.append(len(batch))
@@ -161,7 +225,13 @@ class _Aside:
     """Generators of its own in place of those that a sampler draws from, while it draws."""
 
     def __init__(self, sampler: Any) -> None:
-        self._nodes = list(chain_of(sampler))
+        # an order is made from the number of the epoch that the stream began in: some samplers
+        # count on by themselves once a pass is over
+        self._told = [
+            (node, node.epoch)
+            for node in chain_of(sampler)
+            if isinstance(getattr(node, "epoch", None), int) and hasattr(node, "set_epoch")
+        ]
         self._generators = generators_of(sampler)
         self._own: tuple[RandomState, dict[str, Tensor]] | None = None
         self._ahead = 0
@@ -208,17 +278,13 @@ class _Aside:
     @contextmanager
     def _other_epoch(self) -> Iterator[None]:
         """Samplers that make their order from the epoch's number make another one."""
-        told = [
-            (node, node.epoch)
-            for node in self._nodes
-            if isinstance(getattr(node, "epoch", None), int) and hasattr(node, "set_epoch")
-        ]
-        for node, epoch in told:
+        now = [node.epoch for node, _ in self._told]
+        for node, epoch in self._told:
             node.set_epoch(epoch + self._ahead)
         try:
             yield
         finally:
-            for node, epoch in told:
+            for (node, _), epoch in zip(self._told, now, strict=True):
                 node.set_epoch(epoch)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sifting.data.stream import plain_index
+
 GROUP = 1024  # samples whose sum and maximum are kept together
 MANY = 2**31  # samples: a larger number is no index, but a hash or a mistake
 MOST = 2**15 - 1  # times passed over that are told apart
@@ -72,10 +74,12 @@ class LossTable:
         """
         if isinstance(ids, Tensor):
             slots_B = ids.long().cpu()
-        elif all(type(one) is int for one in ids):
-            slots_B = torch.tensor(ids, dtype=torch.long)
         else:
-            return self._keyed(ids)
+            if not all(type(one) is int for one in ids):
+                ids = [plain_index(one) for one in ids]  # as NumPy or torch drew them
+                if not all(type(one) is int for one in ids):
+                    return self._keyed(ids)
+            slots_B = torch.tensor(ids, dtype=torch.long)
         if self._slots:
             return self._keyed(slots_B.tolist())
         if not len(slots_B):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sifting.data.stream import plain_index
 from sifting.exits.base import Exit, Setting, TrainedBatch
 from sifting.exits.loss_table import LossTable
 from sifting.measure.audit import warn_user
@@ -76,7 +78,8 @@ class MemoryExit(Exit):
         self._trained: list[tuple[Tensor, Tensor]] = []  # losses on their way into the memory
         self._untold: list[tuple[list[Any], Tensor]] = []  # and to the other ranks
         self._scored: list[Tensor] = []  # candidates of the selection under way
-        self._missed = self._steps = 0
+        self._missed = self._steps = self._told = 0  # steps, and how many when ranks last talked
+        self._under_way = False  # whether a step is that has told its losses
         self._bound = False
         self._ranks: Ranks | None = None
 
@@ -111,6 +114,7 @@ class MemoryExit(Exit):
             )
         if samples is not None:
             self.table.reserve(samples)
+        self._share_if_due()  # where a run goes on from a state that was taken within a step
 
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         if plan.call.ids is not None:
@@ -156,25 +160,28 @@ class MemoryExit(Exit):
         # not written yet: on a GPU, reading them now would wait for the forward
         self._trained.append((self.table.slots(ids), losses_B.detach()))
         if self._ranks is not None:
-            self._untold.append((list(ids), losses_B.detach()))
-        self._missed = 0
+            self._untold.append((list(map(plain_index, ids)), losses_B.detach()))
+        self._missed, self._under_way = 0, True
         if len(self._trained) > MISSED:  # in warm-up nothing is scored
             self._write()
 
     def end_step(self) -> None:
-        self._steps += 1
-        if self._ranks is not None and self._steps % SHARE_EVERY == 0:
+        self._steps, self._under_way = self._steps + 1, False
+        self._share_if_due()
+
+    def _share_if_due(self) -> None:
+        if self._ranks is not None and self._steps // SHARE_EVERY > self._told // SHARE_EVERY:
+            self._told = self._steps
             self._share(self._ranks)
 
     def _share(self, ranks: Ranks) -> None:
-        """Tell the other ranks what was trained here, and take in what they have."""
+        """Tell all ranks what was trained here; what came last is remembered, on all of them alike."""
         own = [(ids, losses_B.float().cpu()) for ids, losses_B in self._untold]
         self._untold = []
         self._write()
-        for rank, theirs in enumerate(ranks.gather(own)):
-            if rank != ranks.rank:
-                for ids, losses_B in theirs:
-                    self.table.write(self.table.slots(ids), losses_B)
+        for step in zip_longest(*ranks.gather(own)):
+            for ids, losses_B in filter(None, step):
+                self.table.write(self.table.slots(ids), losses_B)
 
     def _write(self) -> None:
         for slots_B, losses_B in self._trained:
@@ -183,7 +190,11 @@ class MemoryExit(Exit):
 
     def state_dict(self) -> dict[str, Any]:
         self._write()
-        return self.table.state_dict()
+        told: dict[str, Any] = {"steps": self._steps + self._under_way, "told": self._told}
+        if self._untold:
+            told["untold_ids"] = [ids for ids, _ in self._untold]
+            told["untold"] = [losses_B.float().cpu() for _, losses_B in self._untold]
+        return {**self.table.state_dict(), **told}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if "losses" not in state or "passed" not in state:
@@ -198,6 +209,10 @@ class MemoryExit(Exit):
             )
         self.table.load_state_dict(state)
         self._trained, self._scored, self._untold = [], [], []
+        self._steps, self._told = int(state.get("steps", 0)), int(state.get("told", 0))
+        self._under_way = False
+        if "untold" in state and self._ranks is not None:
+            self._untold = list(zip(state["untold_ids"], state["untold"], strict=True))
 
 
 def ids_in(call: Call, batch: Any) -> Sequence[Any]:

@@ -25,8 +25,11 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from sifting import Sifter, TunedExit
 from sifting.checkpoint import latest, load, save
 
-EPOCHS, CANDIDATES, SAMPLES = 2, 16, 96  # candidates a step, of all ranks together
-STEPS_LAST = 14  # 6 batches an epoch; the first two, of warm-up, make two steps each
+EPOCHS, BATCH, SAMPLES = 2, 8, 96  # samples trained in a step, on all ranks together
+STEPS_LAST = 24
+# 4 steps of warm-up; from step 8 on, candidates are of an epoch's second pass
+CANDIDATES_LAST = 4 * 8 + 20 * 16
+SAVED = (3, 6, 9)
 
 
 def world() -> int:
@@ -93,7 +96,7 @@ def go(
         torch.randint(0, CLASSES, (SAMPLES,), generator=generator),
     )
     sampler = DistributedSampler(data, num_replicas=world(), rank=rank(), seed=7)
-    loader = DataLoader(data, batch_size=CANDIDATES // world(), sampler=sampler)
+    loader = DataLoader(data, batch_size=BATCH // world(), sampler=sampler)
     model, optimizer, sifter = make(shard, lively)
     start, path = 0, latest(folder)
     if path is not None:
@@ -106,7 +109,7 @@ def go(
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
             optimizer.zero_grad()
-            if sifter.step in (3, 6, 9):
+            if sifter.step in SAVED:
                 where = {"model": model, "optimizer": optimizer, "sifter": sifter}
                 save(folder, **where, extra={"epoch": epoch}, keep=keep)
             if sifter.step == stop_at:

@@ -27,8 +27,9 @@ def everyones(value: Any) -> list[Any]:
 def one_process_and_two(**settings: Any) -> None:
     alone, model = make_net(), make_net()
     ddp = DDP(model)
-    one = Sifter(alone, audit_every=2, seed=3, **copy.deepcopy(settings))
-    two = Sifter(ddp, audit_every=2, seed=3, scope="global", **settings)
+    settings |= {"audit_every": 2, "seed": 3, "draws": "batch"}
+    one = Sifter(alone, **copy.deepcopy(settings))
+    two = Sifter(ddp, scope="global", **settings)
 
     def seen(sifter: Sifter, together: bool) -> Any:
         batches = [candidates(step) for step in range(STEPS)]
@@ -139,7 +140,7 @@ def check_mistakes_are_told_to_all_ranks() -> None:
     longer = {"x": torch.zeros(4, 3 + rank, 6).double(), "y": torch.zeros(4, dtype=torch.long)}
     with pytest.raises(ValueError, match=r"rank 1 has .*float64\[4, 6\].*padding='max_length'"):
         sifter.select(longer)
-    odd = Sifter(make_net(), exit=1, scope="global")
+    odd = Sifter(make_net(), exit=1, scope="global", draws="batch")
     with pytest.raises(ValueError, match="of 7 candidates on each of 2 ranks makes 7, which does"):
         next(iter(odd([part(candidates(0, size=14))])))
     assert len(odd.select(part(candidates(0, size=14))).batch[1]) == 4  # a short last batch
@@ -150,7 +151,7 @@ def check_mistakes_are_told_to_all_ranks() -> None:
     with pytest.raises(ValueError, match=r"1 of 16 candidates are not finite \(rows 8\)"):
         broken.select((x, y))
     apart = Sifter(make_net(), exit=1, scope="global", explore=0.5)
-    apart.generator.manual_seed(rank)
+    apart.chooser.generator.manual_seed(rank)
     with pytest.raises(ValueError, match="random streams differ"):
         apart.select(part(candidates(0)))
 
@@ -178,8 +179,8 @@ def check_reduced_stats() -> None:
     sifter = Sifter(model, exit=1, score="loss", audit_every=1)
     train(model, iter(sifter([part(candidates(step)) for step in range(3)])))
     local, reduced = sifter.stats(), sifter.stats(reduce=True)
-    assert (local.candidates_seen, reduced.candidates_seen) == (24, 48)
-    assert (local.samples_trained, reduced.samples_trained) == (12, 24)
+    assert (local.candidates_seen, reduced.candidates_seen) == (48, 96)
+    assert (local.samples_trained, reduced.samples_trained) == (24, 48)
     assert (local.steps, reduced.steps, reduced.audits) == (3, 3, 3)
     rhos = [stats.rho_approx for stats in everyones(local)]
     assert rhos[0] != rhos[1]

@@ -69,7 +69,7 @@ def check_sharded_training_is_that_of_ddp() -> None:
             assert differ(ddp, fsdp) < 1e-6
 
 
-def check_a_memory_is_each_ranks_own() -> None:
+def check_a_memory_is_fed_by_a_sharded_model() -> None:
     def numbers(batch: Any) -> Tensor:
         return (batch[0][:, 0].abs() * 10).long().clamp_max(39)  # of the sample itself
 
@@ -231,7 +231,7 @@ if __name__ == "__main__":
     run(
         [
             check_sharded_training_is_that_of_ddp,
-            check_a_memory_is_each_ranks_own,
+            check_a_memory_is_fed_by_a_sharded_model,
             check_scoring_gathers_only_what_it_runs,
             check_a_rank_without_labels_stays_in_step,
             check_heads_run_where_labels_are,
