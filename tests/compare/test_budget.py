@@ -52,6 +52,7 @@ def test_bad_budgets_are_named(text: str, message: str) -> None:
         parse_budget(text)
 
 
+@pytest.mark.parametrize("draws", ["batch", "samples"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize(
     "options",
@@ -63,14 +64,19 @@ def test_bad_budgets_are_named(text: str, message: str) -> None:
         {"keep": 0.5, "warmup_steps": 5, "every": 3, "stop_step": 20},
     ],
 )
-def test_work_is_counted_as_the_sifter_does_it(options: dict[str, Any], accumulate: int) -> None:
+def test_work_is_counted_as_the_sifter_does_it(
+    options: dict[str, Any], accumulate: int, draws: str
+) -> None:
     updates = 8
-    sifter = Sifter(Net(), exit=1, explore=0.0, **{"audit_every": 0, **options})
+    options = {"audit_every": 0, **options}
+    sifter = Sifter(Net(), exit="last", score="entropy", explore=0.0, draws=draws, **options)
+    sifter.auditor.silent = True  # of an untrained net, it is no news that it chooses badly
     data = TensorDataset(randn(640, 8), randint(0, 5, (640,)))
     batches = iter(sifter(DataLoader(data, batch_size=16)))
     for _ in range(updates * accumulate):
         next(batches)
-    work = Work(sifter.schedule, 16, accumulate, sifter.auditor.every)
+    by_samples = draws == "samples"
+    work = Work(sifter.schedule, 16, accumulate, sifter.auditor.every, by_samples=by_samples)
     counts = work.counts(updates)
     assert counts == {name: sifter.meter.counts[name] for name in counts}
 

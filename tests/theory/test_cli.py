@@ -35,6 +35,8 @@ SMALL = {
     "exit": ["--layers", "3", "--width", "8", "--pairs", "500"],
     "rho": ["-R", "2", "9", "1000000", "--draws", "200"],
     "noise": ["--sigma", "0.1", "0.5", "--draws", "1000"],
+    "kept": ["--steps", "40", "--runs", "3", "--dim", "3", "-B", "4", "--problem", "few"],
+    "weakly-convex": ["--steps", "30", "--runs", "2", "-R", "3"],
 }
 
 
@@ -44,23 +46,25 @@ def test_each_command_prints_a_table_and_writes_its_plot(command, folder, capsys
     out = capsys.readouterr().out
     assert f"wrote theory-{command}.png" in out
     assert (folder / f"theory-{command}.png").read_bytes().startswith(PNG)
+    if command in ("kept", "weakly-convex"):  # as SVG in test_plots.py
+        return
     assert main([command, *SMALL[command], "-o", "other.svg"]) == 0
     assert "<svg" in (folder / "other.svg").read_text()
 
 
-def test_gsgd_says_where_the_bounds_cross(folder, capsys):
+def test_gsgd_says_where_the_bounds_cross(folder, undrawn, capsys):
     assert main(["gsgd", *SMALL["gsgd"], "--sigma", "0.2"]) == 0
     out = capsys.readouterr().out
     for text in ("GSGD, noisy", "bound", "F* = 4.5", "its bound leads SGD's until K", "±"):
         assert text in out
 
 
-def test_gsgd_on_logistic_regression_whose_bound_never_leads(folder, capsys):
+def test_gsgd_on_logistic_regression_whose_bound_never_leads(folder, undrawn, capsys):
     assert main(["gsgd", *SMALL["gsgd"], "--problem", "logistic"]) == 0
     assert "its bound leads SGD's at no K" in capsys.readouterr().out
 
 
-def test_the_same_seed_prints_the_same_table(folder, capsys):
+def test_the_same_seed_prints_the_same_table(folder, undrawn, capsys):
     texts = []
     for seed in ("1", "1", "2"):
         main(["gsgd", *SMALL["gsgd"], "--seed", seed])
@@ -68,11 +72,41 @@ def test_the_same_seed_prints_the_same_table(folder, capsys):
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_rho_shows_where_the_bound_is_not_defined(folder, capsys):
+def test_rho_shows_where_the_bound_is_not_defined(folder, undrawn, capsys):
     main(["rho", *SMALL["rho"]])
     lines = capsys.readouterr().out.splitlines()
     assert any("1.6366" in text and "R < 4 log R" in text for text in lines)
     assert any("1,000,000" in text and " – " in text for text in lines)
+
+
+def test_noise_for_more_candidates_and_for_the_top_k(folder, undrawn, capsys):
+    assert main(["noise", "--sigma", "0.1", "0.5", "--draws", "2000", "-R", "8"]) == 0
+    out = capsys.readouterr().out
+    for text in ("top 1 of 8", "Gaussian, worst", "f lognormal", "σ_max", "wrote theory-noise.png"):
+        assert text in out
+    assert main(["noise", "--sigma", "0.5", "--draws", "2000", "-R", "8", "-k", "4"]) == 0
+    out = capsys.readouterr().out
+    assert "top 4 of 8" in out
+    assert "worst" not in out
+
+
+def test_kept_names_every_problem_and_who_is_ahead(folder, undrawn, capsys):
+    assert main(["kept", *SMALL["kept"], "--problem", "all"]) == 0
+    out = capsys.readouterr().out
+    for name in ("squares", "noisy-squares", "few", "logistic", "phase"):
+        assert f"{name}: ahead for its gradients" in out
+    options = ["-b", "2", "--per-loss", "0.1", "-o", "few.svg"]
+    assert main(["kept", *SMALL["kept"], *options]) == 0
+    out = capsys.readouterr().out
+    assert "logistic" not in out
+    assert "few.svg" in out
+
+
+def test_weakly_convex_with_noise(folder, undrawn, capsys):
+    assert main(["weakly-convex", *SMALL["weakly-convex"], "--sigma", "0.1"]) == 0
+    out = capsys.readouterr().out
+    for text in ("E|w − w*|²", "≤ by PL", "least E|∇φ|²", "phase: L = "):
+        assert text in out
 
 
 def test_estimate_prints_what_the_theory_predicts(run, folder, capsys):
@@ -110,6 +144,22 @@ def test_estimate_warns_of_a_cut_line_and_goes_on(run, capsys):
         (["rho", "-R", "1"], "R = 1"),
         (["rho", "--draws", "1"], "draws = 1"),
         (["noise", "--sigma", "-1"], "sigma"),
+        (["noise", "-R", "8", "--sigma", "-1"], "sigma"),
+        (["noise", "-R", "8", "--sigma", "99"], "sigma"),
+        (["noise", "-R", "1"], "R = 1"),
+        (["noise", "-R", "4", "-k", "5"], "k = 5, but k <= R"),
+        (["kept", "--step-size", "1"], "step-size = 1, but 0 < step-size < 1"),
+        (["kept", "--epsilon", "1"], "epsilon = 1"),
+        (["kept", "-B", "1"], "B = 1"),
+        (["kept", "-b", "99"], "b = 99, but b <= B"),
+        (["kept", "-b", "0"], "b = 0"),
+        (["kept", "--decay", "-1"], "decay = -1"),
+        (["kept", "--dim", "0"], "dim = 0"),
+        (["kept", "-o", "x.pdf"], "x.pdf ends in .pdf"),
+        (["weakly-convex", "-R", "1"], "R = 1"),
+        (["weakly-convex", "--slope", "0"], "slope = 0"),
+        (["weakly-convex", "--steps", "0"], "K = 0"),
+        (["weakly-convex", "--sigma", "-1"], "sigma = -1"),
         (["estimate", "nowhere"], "nowhere does not exist"),
     ],
 )
@@ -148,7 +198,7 @@ def test_a_missing_extra_is_named(folder, capsys, monkeypatch):
     assert "pip install 'sifting[theory]'" in capsys.readouterr().err
 
 
-def test_the_top_level_command_reaches_it(folder, capsys):
+def test_the_top_level_command_reaches_it(folder, undrawn, capsys):
     from sifting.cli.main import main as sift
 
     assert sift(["theory", "rho", *SMALL["rho"]]) == 0

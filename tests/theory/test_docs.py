@@ -13,7 +13,7 @@ TEXT = DOC.read_text()
 BLOCKS = re.findall(r"^```(python|console)\n(.*?)^```", TEXT, re.S | re.M)
 
 
-def test_python_and_commands_do_what_the_page_shows(tmp_path, monkeypatch, capsys):
+def test_python_and_commands_do_what_the_page_shows(tmp_path, monkeypatch, undrawn, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
     names: dict = {}
@@ -27,15 +27,16 @@ def test_python_and_commands_do_what_the_page_shows(tmp_path, monkeypatch, capsy
         printed = [line.rstrip() for line in capsys.readouterr().out.strip("\n").splitlines()]
         assert printed == output.rstrip("\n").splitlines(), command
         shown += 1
-    assert shown == 5
+    assert shown == 8
     assert round(names["until"]) == 2865
     assert names["gain"] == pytest.approx(3.0, abs=0.05)
 
 
 def test_every_public_function_is_on_the_page_and_every_figure_exists():
     records = {"Constants", "Interval", "Estimates", "Prediction", "Simulation", "SIGMA_LIMIT"}
+    records |= {"Comparison", "Course"}
     for name in set(sifting.theory.__all__) - records:
         assert f"`{name}" in TEXT, name
     figures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", TEXT)
-    assert len(figures) == 4
+    assert len(figures) == 7
     assert all((DOC.parent / figure).is_file() for figure in figures)

@@ -15,6 +15,7 @@ LEAST_SQUARES = [
     LeastSquares(dim=2, distance=1, minority=0.5, shift=1, label_noise=0.02),
     LeastSquares(dim=1, distance=1, minority=0.2, shift=3, label_noise=0.5),
     LeastSquares(dim=6, distance=1, minority=0.0, shift=0, label_noise=1.0),
+    LeastSquares(dim=4, distance=3, shift=2, label_noise=0.5, condition=3, active=0.2),
 ]
 LOGISTIC = [LogisticRegression(), LogisticRegression(dim=2, signal=1)]
 IDS = [f"{type(p).__name__}-{p.dim}" for p in LEAST_SQUARES + LOGISTIC]

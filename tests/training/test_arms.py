@@ -31,7 +31,10 @@ def test_an_arm_with_memory_has_the_problems_samples_and_says_where_there_are_no
     assert isinstance(sifter.exit, MemoryExit)
     assert sifter.exit.size == 7
     with pytest.raises(ValueError, match="needs samples that have ids"):
-        ARMS["memory"].make(network(), early=1)
+        ARMS["memory"].make(network(), early=1, draws="batch")
+    drawn = ARMS["memory"].make(network(), early=1).exit  # the sifter draws, and knows the samples
+    assert isinstance(drawn, MemoryExit)
+    assert drawn.size is None
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def build(folder: RunFolder, *, pace: Pace, arm: dict[str, Any], pause: float = 
 
     loader = DataLoader(data, batch_size=16, shuffle=True)
     task = Task(model, optimizer, loader, loss, evaluate, schedule)
-    return Engine(task, Sifter(model, **arm), pace, folder)
+    return Engine(task, Sifter(model, **{"draws": "batch", **arm}), pace, folder)
 
 
 # random labels are learned by heart here, and the library says so
@@ -342,7 +342,7 @@ def test_the_sifter_is_told_the_losses_of_the_batch_that_is_trained(tmp_path: Pa
         return value
 
     object.__setattr__(engine.task, "loss", noted)
-    engine.sifter.observe = lambda losses: observed.append(float(losses.mean()))  # type: ignore[method-assign]
+    engine.sifter.observer.observe = lambda losses: observed.append(float(losses.mean()))  # type: ignore[method-assign]
     engine.run()
     assert len(observed) == 12
     assert observed == pytest.approx(trained)

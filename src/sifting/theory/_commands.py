@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,6 +21,8 @@ from sifting.theory import (
     simulate,
 )
 from sifting.theory._checks import floats, whole
+from sifting.theory._commands_past import noise_many
+from sifting.theory._terminal import chunks, open_console, progress_bar, table, until, with_error
 from sifting.theory.noise import SIGMA_LIMIT
 from sifting.theory.plots import (
     check_path,
@@ -35,13 +34,10 @@ from sifting.theory.plots import (
 )
 from sifting.theory.problems import Problem
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 def gsgd(args: argparse.Namespace) -> None:
     """Simulate, then show measured losses beside the bounds."""
-    console = _console()
+    console = open_console()
     path = check_path(args.output)
     problem: Problem
     if args.problem == "logistic":
@@ -56,7 +52,7 @@ def gsgd(args: argparse.Namespace) -> None:
         )
     floats("step-size", args.step_size, lambda x: (x > 0) & (x < 1), "0 < step-size < 1",
            "it is in units of 1/L, and both theorems need η < 1/L")  # fmt: skip
-    with _progress("simulating") as progress:
+    with progress_bar("simulating") as progress:
         s = simulate(
             problem,
             K=args.steps,
@@ -79,13 +75,13 @@ def gsgd(args: argparse.Namespace) -> None:
     for i in np.unique(np.linspace(0, s.steps_C.size - 1, 12).round().astype(int)):
         row = [f"{s.steps_C[i]:,.0f}"]
         for arm in s.arms.values():
-            row += [_measured(arm.mean_C[i] / unit, arm.error_C[i] / unit)]
+            row += [with_error(arm.mean_C[i] / unit, arm.error_C[i] / unit)]
             row += [f"{arm.bound_C[i] / unit:,.1f}"]
             if arm.name != "SGD":
                 row += [f"{arm.path_bound_C[i] / unit:,.1f}"] if both else []
                 row += [f"{arm.ratio_C[i]:.2f}"]
         rows.append(row)
-    _table(console, f"Loss of the mean iterate in units of {name}, {args.runs} runs", columns, rows)
+    table(console, f"Loss of the mean iterate in units of {name}, {args.runs} runs", columns, rows)
     console.print(
         f"L = {c.L:g}, η = {s.eta:g}, D0 = {c.D0:g}, F* = {c.F_star:.4g}, "
         f"Δ_{s.R} = {c.Delta:.4g}, ρ*_{s.R} = {c.rho_star:.4g} (all exact)"
@@ -95,9 +91,9 @@ def gsgd(args: argparse.Namespace) -> None:
         meet = float(crossover_value(s.eta, c.L, value, Delta, c.F_star)) / unit
         at = s.crossover_bound(arm_name)
         console.print(
-            f"{arm_name}: its bound leads SGD's {_until(at)}"
+            f"{arm_name}: its bound leads SGD's {until(at)}"
             + (f", at {meet:.3g} {name}" if 0 < at < np.inf else "")
-            + f"; its measured loss leads {_until(s.crossover_measured(arm_name))}"
+            + f"; its measured loss leads {until(s.crossover_measured(arm_name))}"
         )
     plot_simulation(s, path)
     console.print(f"wrote {path}")
@@ -105,7 +101,7 @@ def gsgd(args: argparse.Namespace) -> None:
 
 def exits(args: argparse.Namespace) -> None:
     """Build a deep linear network and show every layer's β and order preservation."""
-    console = _console()
+    console = open_console()
     path = check_path(args.output)
     network = DeepLinearNetwork.random(
         args.layers, args.width, kind=args.kind, scale=args.scale, seed=args.seed
@@ -123,14 +119,14 @@ def exits(args: argparse.Namespace) -> None:
         row += [f"{sampled[j]:.4f} ±{error:.4f}", f"{by[2][j]:.4f}", f"{by[3][j]:.4f}"]
         rows.append(row)
     title = f"{args.layers} {args.kind} layers of width {args.width}"
-    _table(console, f"P(exit keeps the order of two losses): {title}", columns, rows)
+    table(console, f"P(exit keeps the order of two losses): {title}", columns, rows)
     plot_exits(betas, sampled, args.pairs, path, title=title)
     console.print(f"wrote {path}")
 
 
 def rho(args: argparse.Namespace) -> None:
     """ρ_R of Gaussian errors for several R."""
-    console = _console()
+    console = open_console()
     path = check_path(args.output)
     draws = int(whole("draws", args.draws, 2, "sample twice or more"))
     rng = np.random.default_rng(args.seed)
@@ -143,7 +139,7 @@ def rho(args: argparse.Namespace) -> None:
             largest = np.concatenate(
                 [
                     ((args.eps + args.delta * rng.standard_normal((m, R))) ** 2).max(1)
-                    for m in _chunks(n, max(1, 2_000_000 // R))
+                    for m in chunks(n, max(1, 2_000_000 // R))
                 ]
             ) / (args.eps**2 + args.delta**2)
             sampled[R] = (float(largest.mean()), float(largest.std(ddof=1) / np.sqrt(n)))
@@ -157,14 +153,17 @@ def rho(args: argparse.Namespace) -> None:
             row += ["R < 4 log R", "–"]
         rows.append(row)
     title = f"ρ_R for errors N({args.eps:g}, {args.delta:g}²)"
-    _table(console, title, ["R", "exact", "sampled, 95 %", "paper ≥", "of exact"], rows)
+    table(console, title, ["R", "exact", "sampled, 95 %", "paper ≥", "of exact"], rows)
     plot_rho(sampled, args.eps, args.delta, path)
     console.print(f"wrote {path}")
 
 
 def noise(args: argparse.Namespace) -> None:
-    """p(σ) by every proof, beside the ratio measured on two laws of the loss."""
-    console = _console()
+    """p(σ) by every proof, beside the ratio measured on two laws of the loss; or for any R."""
+    if args.candidates != 2 or args.kept != 1:
+        noise_many(args)
+        return
+    console = open_console()
     path = check_path(args.output)
     draws = int(whole("draws", args.draws, 2, "sample twice or more"))
     sigmas = np.unique(floats("sigma", args.sigma, lambda x: x >= 0, "sigma >= 0", "a spread"))
@@ -194,14 +193,14 @@ def noise(args: argparse.Namespace) -> None:
         row += [f"{ratio[i]:.4f} ±{1.96 * error[i]:.4f}" for ratio, error in measured.values()]
         rows.append(row)
     columns = ["σ", "paper ≥", "1 − max h", "symmetric ≥", "Gauss ≥", *measured]
-    _table(console, "Share of ρ₂ that noise leaves, R = 2", columns, rows)
+    table(console, "Share of ρ₂ that noise leaves, R = 2", columns, rows)
     plot_noise(sigmas, {k: (np.array(a), np.array(b)) for k, (a, b) in measured.items()}, path)
     console.print(f"wrote {path}")
 
 
 def estimates(args: argparse.Namespace) -> None:
     """Estimate from a run's log, and say what the theory makes of it."""
-    console = _console()
+    console = open_console()
     path = check_path(args.output) if args.output is not None else None
     pairs = read_pairs(args.path)
     e = estimate(
@@ -229,7 +228,7 @@ def estimates(args: argparse.Namespace) -> None:
         [name, f"{i.value:.4f}", f"{i.low:.4f} … {i.high:.4f}", line] for name, i, line in named
     ]
     title = f"{e.pairs:,} pairs in {e.batches:,} batches, {e.confidence:.0%} intervals"
-    _table(console, title, ["", "estimate", "interval", "meaning"], rows, left=(0, 3))
+    table(console, title, ["", "estimate", "interval", "meaning"], rows, left=(0, 3))
     console.print(f"[bold]{p.verdict}[/bold]")
     console.print(
         f"Break-even cost of scoring: {p.kept_break_even} updates a step for the {kept}, "
@@ -268,57 +267,3 @@ def estimates(args: argparse.Namespace) -> None:
             path,
         )
         console.print(f"wrote {path}")
-
-
-def _table(
-    console: Console,
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    left: tuple[int, ...] = (),
-) -> None:
-    from rich import box
-    from rich.table import Table
-
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i in left else "right", no_wrap=i not in left)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal:  # a file or a pipe has no width of its own
-        console.width = max(console.width, 120)
-    return console
-
-
-@contextmanager
-def _progress(task: str) -> Iterator[Callable[[int, int], None]]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        item = bar.add_task(task, total=None)
-        yield lambda done, total: bar.update(item, completed=done, total=total)
-
-
-def _chunks(total: int, size: int) -> Iterator[int]:
-    for start in range(0, total, size):
-        yield min(size, total - start)
-
-
-def _until(steps: float) -> str:
-    if steps == 0:
-        return "at no K"
-    return "at every K" if steps == float("inf") else f"until K ≈ {steps:,.0f}"
-
-
-def _measured(mean: float, error: float) -> str:
-    return f"{mean:.4g} ±{error:.1g}" if np.isfinite(error) else f"{mean:.4g}"

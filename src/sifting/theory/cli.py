@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sifting.theory import _commands as commands
+from sifting.theory import _commands_past as past
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -100,7 +101,33 @@ def build_parser() -> argparse.ArgumentParser:
         "--sigma", type=float, nargs="+", default=[0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0],
         help="noise levels",
     )  # fmt: skip
-    n.add_argument("--draws", type=int, default=200_000, help="sampled pairs for each")
+    n.add_argument("--draws", type=int, default=200_000, help="sampled losses for each, over R")
+    n.add_argument("--candidates", "-R", type=int, default=2, help="seen at each step")
+    n.add_argument("--kept", "-k", type=int, default=1, help="of them, those that look largest")
+
+    k = command(
+        "kept", past.kept, "selecting only while the kept carry the loss, beside GSGD and SGD"
+    )
+    k.add_argument("--problem", choices=["all", *past.KEPT_PROBLEMS], default="all")
+    k.add_argument("--steps", "-K", type=int, default=4000, help="steps of each run")
+    k.add_argument("--candidates", "-B", type=int, default=16, help="seen at each step")
+    k.add_argument("--batch", "-b", type=int, default=1, help="SGD and GSGD train on so many")
+    k.add_argument("--epsilon", type=float, default=0.02, help="share of the loss to drop")
+    k.add_argument("--per-loss", type=float, help="drop at most this times the loss")
+    k.add_argument("--decay", type=float, default=0.0, help="steps and ε fall with this power")
+    k.add_argument("--runs", type=int, default=100, help="independent repetitions")
+    k.add_argument("--dim", type=int, default=20, help="number of parameters")
+    k.add_argument("--step-size", type=float, default=0.5, help="in units of the longest proved")
+
+    w = command(
+        "weakly-convex", past.weakly_convex, "greedy SGD without convexity: rates and their bounds"
+    )
+    w.add_argument("--steps", "-K", type=int, default=4000, help="steps of each run")
+    w.add_argument("--candidates", "-R", type=int, default=4, help="seen at each step")
+    w.add_argument("--runs", type=int, default=20, help="independent repetitions")
+    w.add_argument("--dim", type=int, default=2, help="number of parameters")
+    w.add_argument("--slope", type=float, default=0.8, help="least slope of the leaky neuron")
+    w.add_argument("--sigma", type=float, default=0.0, help="log-noise of approximate losses")
 
     s = command("estimate", commands.estimates, "ρ, σ, order and recall from a run's audits.jsonl")
     s.add_argument("path", metavar="RUN", help="run folder, or its audits.jsonl")

@@ -12,7 +12,8 @@ import numpy as np
 
 from sifting.theory._checks import Floats, floats, whole
 from sifting.theory._resample import COLUMNS, batch_sums
-from sifting.theory.noise import rho_2_approx_lower, sigma_max
+from sifting.theory.many import sigma_max
+from sifting.theory.noise import rho_2_approx_lower
 from sifting.theory.pairs import Pairs
 
 CLUSTERS = 20  # from so many batches on, whole batches are resampled

@@ -22,10 +22,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from sifting.theory._checks import FloatOrArray, Floats, floats, nonnegative, unwrap, whole
+from sifting.theory._checks import FloatOrArray, Floats, floats, nonnegative, unwrap
 
 Method: TypeAlias = Literal["paper", "cantelli", "symmetric", "gaussian"]
 
+METHODS_TWO = ("paper", "cantelli", "symmetric", "gaussian")
 SIGMA_LIMIT = 1 / (2 * np.sqrt(2))  # up to which the paper proves its p(σ)
 
 
@@ -42,25 +43,7 @@ def p_noise(sigma: ArrayLike, *, method: Method = "paper") -> FloatOrArray:
         method: which proof, from the loosest to the tightest: `paper` (σ <= 1/(2√2) only),
             `cantelli`, `symmetric`, `gaussian` (for Gaussian noise only).
     """
-    return unwrap(_p(_sigma(sigma), method))
-
-
-def p_noise_many(sigma: ArrayLike, R: ArrayLike) -> FloatOrArray:
-    """A p(σ) for any number R of candidates: ρ_{R,approx} >= p ρ_R. For R = 2, `symmetric`.
-
-    >>> p_noise_many(0.05, R=[2, 4])
-    array([0.96586571, 0.89759714])
-
-    The union bound over the R - 1 wrong picks, and never below 1/R, since i.i.d. noise never makes
-    selection worse than a random pick.
-
-    Args:
-        sigma: standard deviation of log(approximate loss / loss).
-        R: candidates per step.
-    """
-    sigma = _sigma(sigma)
-    R = whole("R", R, 2, "selection needs two candidates or more")
-    return unwrap(np.maximum(1 + (R - 1) / 2 * np.expm1(-np.sqrt(2) * sigma), 1 / R))
+    return unwrap(share_left(_sigma(sigma), method))
 
 
 def rho_2_approx_lower(
@@ -81,33 +64,8 @@ def rho_2_approx_lower(
         sigma: standard deviation of log(approximate loss / loss).
         method: as for `p_noise`.
     """
-    lower = _rho_2(rho_2) * _p(_sigma(sigma), method)
+    lower = _rho_2(rho_2) * share_left(_sigma(sigma), method)
     return unwrap(lower if method == "paper" else np.maximum(lower, 1.0))
-
-
-def sigma_max(rho_2: ArrayLike, *, method: Method = "paper") -> FloatOrArray:
-    """The noise level below which p(σ) ρ_2 > 1, so that a speed-up over SGD is proved.
-
-    >>> sigma_max(1.3)
-    0.2732...
-    >>> sigma_max([1, 1.3, 2], method="symmetric")
-    array([0.        , 0.43772682,        inf])
-
-    `paper` is the corollary's formula. From ρ_2 = 25√e / (18 + 7√e) = 1.3953 on it exceeds the
-    1/(2√2) up to which the paper proves p(σ); it is right there too, because `symmetric` proves
-    more for every σ.
-
-    Args:
-        rho_2: ρ_2 of the exact losses, between 1 and 2.
-        method: as for `p_noise`.
-    """
-    rho_2 = _rho_2(rho_2)
-    if method == "paper":
-        return unwrap(np.log(18 * rho_2 / (25 - 7 * rho_2)) / np.sqrt(2))
-    if method == "symmetric":
-        with np.errstate(divide="ignore"):
-            return unwrap(np.log(rho_2 / (2 - rho_2)) / np.sqrt(2))
-    return unwrap(_invert(lambda sigma: _p(sigma, method), 1 / rho_2))
 
 
 def h(t: ArrayLike, sigma: ArrayLike) -> FloatOrArray:
@@ -158,7 +116,8 @@ def h_max(sigma: ArrayLike) -> FloatOrArray:
     return unwrap(_h_max(_sigma(sigma)))
 
 
-def _p(sigma: Floats, method: Method) -> Floats:
+def share_left(sigma: Floats, method: str) -> Floats:
+    """p(σ) by a method of `p_noise`, for a σ that has been checked."""
     if method == "paper":
         floats(
             "sigma",
@@ -236,7 +195,7 @@ def _gaussian_max(sigma: Floats) -> Floats:
     return np.where(sigma > 0, worst, 0.0)
 
 
-def _invert(p: Callable[[Floats], Floats], target: Floats) -> Floats:
+def invert(p: Callable[[Floats], Floats], target: Floats) -> Floats:
     """The σ at which the falling p(σ) equals `target`; infinite where it never gets so low."""
     log_low, log_high = np.full_like(target, -40.0), np.full_like(target, 40.0)
     for _ in range(60):

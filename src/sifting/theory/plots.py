@@ -70,7 +70,7 @@ def plot_simulation(simulation: Simulation, path: str | Path) -> None:
         simulation: of `simulate`.
         path: a .png or .svg file.
     """
-    figure, (loss, ratio) = _figure(2, width_ratios=[3, 2])
+    figure, (loss, ratio) = new_figure(2, width_ratios=[3, 2])
     c = simulation.constants
     unit = c.F_star if c.F_star > 0 else 1.0
     K = simulation.steps_C
@@ -136,7 +136,7 @@ def plot_exits(
     """
     from matplotlib.ticker import MaxNLocator
 
-    figure, (curve, layers) = _figure(2)
+    figure, (curve, layers) = new_figure(2)
     beta = np.sin(np.linspace(-np.pi / 2, np.pi / 2, 401))
     curve.plot(beta, argmax_preservation(beta), color=BLUE, label="exact: 1/2 + arcsin(β)/π")
     half = beta[beta >= 0]
@@ -176,7 +176,7 @@ def plot_rho(
         delta: their standard deviation.
         path: a .png or .svg file.
     """
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = new_figure(1)
     R = np.unique(np.round(np.geomspace(2, max(*sampled, 64), 80)))
     axes.plot(R, rho_gaussian(R, eps, delta), color=BLUE, label="exact, by quadrature")
     defined = R[R >= 9]
@@ -212,7 +212,7 @@ def plot_noise(
         measured: name -> (ratio, standard error) at each of them.
         path: a .png or .svg file.
     """
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = new_figure(1)
     grid = np.linspace(0, max(float(sigma.max()), 1.0), 300)
     axes.plot(grid, p_noise(grid, method="gaussian"), color=BLUE, label="worst case, Gaussian ζ")
     axes.plot(
@@ -246,7 +246,7 @@ def plot_estimates(
         estimates: over the whole run.
         path: a .png or .svg file.
     """
-    figure, (axes,) = _figure(1)
+    figure, (axes,) = new_figure(1)
     for series, whole_run, colour, name in (
         (kept_exact, estimates.kept_exact, GREY, "exact losses select"),
         (kept, estimates.kept, ORANGE, "early losses select"),
@@ -264,17 +264,23 @@ def plot_estimates(
     save(figure, path)
 
 
-def _figure(
-    panels: int, *, width_ratios: list[float] | None = None
+def new_figure(
+    panels: int, *, width_ratios: list[float] | None = None, columns: int | None = None
 ) -> tuple[Figure, tuple[Axes, ...]]:
+    """A figure of so many panels, in one row or in rows of `columns`."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.4 if panels == 1 else 10, 4.2), layout="constrained")
-    grid = figure.subplots(1, panels, squeeze=False, width_ratios=width_ratios)
-    for axes in grid[0]:
+    columns = min(panels, columns or panels)
+    rows = -(-panels // columns)
+    width = 6.4 if columns == 1 else 10 if columns == 2 else 12
+    figure = Figure(figsize=(width, 4.2 if rows == 1 else 3.7 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, width_ratios=width_ratios)
+    for axes in grid.ravel():
         axes.grid(True, alpha=0.25, lw=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-    return figure, tuple(grid[0])
+    for spare in grid.ravel()[panels:]:
+        spare.set_visible(False)
+    return figure, tuple(grid.ravel()[:panels])
 
 
 def _umask() -> int:

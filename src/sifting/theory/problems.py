@@ -15,7 +15,13 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from sifting.theory._checks import Floats, floats, nonnegative, positive, whole
-from sifting.theory.sphere import largest_residual_square, rho_sphere, sphere_coordinate
+from sifting.theory.sphere import (
+    largest_residual_square,
+    on_sphere,
+    products,
+    rho_sphere,
+    sphere_coordinate,
+)
 
 Batch: TypeAlias = tuple[Floats, ...]
 
@@ -30,6 +36,8 @@ class Constants:
         Delta: Δ_R, the expected largest of R losses at the minimiser.
         rho_star: ρ*_R, the infimum of ρ_R over all w.
         D0: distance from the start to the minimiser.
+        L_F: smoothness of F itself, where it is known to be below L.
+        convex: whether every sample's loss is convex, without which most bounds do not hold.
         source: for each name, `exact`, or what kind of estimate it is.
     """
 
@@ -38,6 +46,8 @@ class Constants:
     Delta: float
     rho_star: float
     D0: float
+    L_F: float | None = None
+    convex: bool = True
     source: dict[str, str] = field(
         default_factory=lambda: dict.fromkeys(("F_star", "Delta", "rho_star", "D0"), "exact")
     )
@@ -99,6 +109,8 @@ class LeastSquares:
         shift: distance between the two rules.
         label_noise: standard deviation of Gaussian noise on y.
         condition: ratio of the largest to the smallest eigenvalue of E[xxᵀ], whose mean is 1.
+        active: share of the samples that have a loss; the others' is 0 for every w, as that of
+            samples long learnt nearly is.
     """
 
     dim: int = 20
@@ -107,6 +119,7 @@ class LeastSquares:
     shift: float = 10.0
     label_noise: float = 0.0
     condition: float = 1.0
+    active: float = 1.0
 
     def __post_init__(self) -> None:
         whole("dim", self.dim, 1, "give the number of parameters")
@@ -126,6 +139,13 @@ class LeastSquares:
             lambda x: x >= 1,
             "condition >= 1",
             "it is a ratio",
+        )
+        floats(
+            "active",
+            self.active,
+            lambda x: (x > 0) & (x <= 1),
+            "0 < active <= 1",
+            "it is a share of the samples",
         )
 
     @property
@@ -152,13 +172,16 @@ class LeastSquares:
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Batch:
         """Features (..., D) and targets (...)."""
-        x = rng.standard_normal((*shape, self.dim))
-        x *= (np.sqrt(self.dim) / np.linalg.norm(x, axis=-1))[..., None]
-        x *= np.sqrt(self.eigenvalues)
+        x = on_sphere(rng, shape, self.dim)
+        if self.condition > 1:
+            x *= np.sqrt(self.eigenvalues)
         (_, majority), (share, minority) = self._rules
         y = np.where(rng.random(shape) < share, minority, majority) * x[..., 0]
         if self.label_noise > 0:
             y += self.label_noise * rng.standard_normal(shape)
+        if self.active < 1:
+            some = rng.random(shape) < self.active
+            x, y = x * some[..., None], y * some
         return x, y
 
     def loss(self, w: Floats, batch: Batch) -> Floats:
@@ -173,7 +196,7 @@ class LeastSquares:
     def objective(self, w: Floats) -> Floats:
         """F(w), exactly."""
         spread = sum(share * b**2 for share, b in self._rules) * self.eigenvalues[0]
-        value: Floats = (w**2 @ self.eigenvalues + spread + self.label_noise**2) / 2
+        value: Floats = (w**2 @ self.eigenvalues + spread + self.label_noise**2) / 2 * self.active
         return value
 
     def largest_of(self, R: int, w: ArrayLike) -> float:
@@ -185,7 +208,7 @@ class LeastSquares:
             error = w.copy()
             error[0] -= b
             scales.append(float(np.sqrt(error**2 @ self.eigenvalues)))
-        shares = [share for share, _ in self._rules]
+        shares = [share * self.active for share, _ in self._rules]
         return largest_residual_square(scales, shares, self.label_noise, self.dim, R) / 2
 
     def constants(self, R: int) -> Constants:
@@ -195,13 +218,19 @@ class LeastSquares:
             L=self.smoothness,
             F_star=float(self.objective(origin)),
             Delta=self.largest_of(R, origin),
-            rho_star=float(rho_sphere(R, self.dim)),
+            rho_star=self._rho_star(R),
             D0=float(self.distance),
+            L_F=float(self.eigenvalues[0]) * self.active,
         )
+
+    def _rho_star(self, R: int) -> float:
+        if self.active == 1:
+            return float(rho_sphere(R, self.dim))
+        return largest_residual_square([1.0], [self.active], 0.0, self.dim, R) / self.active
 
     def _residual(self, w: Floats, batch: Batch) -> Floats:
         x, y = batch
-        residual: Floats = (x * w).sum(-1) - y
+        residual: Floats = products(x, w) - y
         return residual
 
 
@@ -242,8 +271,7 @@ class LogisticRegression:
 
     def sample(self, rng: np.random.Generator, shape: tuple[int, ...]) -> Batch:
         """Features (..., D) and labels (...), -1 or 1."""
-        x = rng.standard_normal((*shape, self.dim))
-        x *= (np.sqrt(self.dim) / np.linalg.norm(x, axis=-1))[..., None]
+        x = on_sphere(rng, shape, self.dim)
         positive_class = rng.random(shape) < special.expit(self.signal * x[..., 0])
         return x, np.where(positive_class, 1.0, -1.0)
 
@@ -278,11 +306,12 @@ class LogisticRegression:
             Delta=self._largest_at_truth(R),
             rho_star=1.0,
             D0=float(self.signal),
+            L_F=0.25,  # of E[xxᵀ]/4
         )
 
     def _margin(self, w: Floats, batch: Batch) -> Floats:
         x, y = batch
-        margin: Floats = y * (x * w).sum(-1)
+        margin: Floats = y * products(x, w)
         return margin
 
     def _largest_at_truth(self, R: int) -> float:

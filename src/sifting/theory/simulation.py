@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from sifting.theory._checks import Floats, floats, nonnegative, whole
 from sifting.theory.bounds import crossover_iterations, gsgd_bound, sgd_bound
-from sifting.theory.noise import p_noise_many
+from sifting.theory.many import p_noise_many
 from sifting.theory.problems import Constants, Problem
 
 NoiseLaw: TypeAlias = Callable[[np.random.Generator, tuple[int, ...]], Floats]
@@ -159,7 +159,7 @@ def simulate(
     step = 1 / (2 * problem.smoothness) if eta is None else eta
     sgd_bound(1, step, problem.smoothness, 0.0, 0.0)  # refuses a step size that is out of range
     step = float(step)
-    steps_C = _checkpoints(checkpoints, K)
+    steps_C = checkpoint_steps(checkpoints, K)
     law = NOISE_LAWS.get(noise) if isinstance(noise, str) else noise
     if law is None:
         raise ValueError(f"noise = {noise!r}, but it must be one of {sorted(NOISE_LAWS)}")
@@ -236,7 +236,8 @@ def _with_bounds(
     return Simulation(steps_C, arms, c, rho, eta, R, sigma)
 
 
-def _checkpoints(checkpoints: int | ArrayLike, K: int) -> Floats:
+def checkpoint_steps(checkpoints: int | ArrayLike, K: int) -> Floats:
+    """Checked checkpoints, or so many of them evenly in log K."""
     if isinstance(checkpoints, int):
         n = int(whole("checkpoints", checkpoints, 1, "evaluate once or more"))
         steps = np.unique(np.round(np.geomspace(1, K, n))) if n > 1 else np.array([float(K)])

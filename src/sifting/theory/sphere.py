@@ -32,6 +32,20 @@ def rho_sphere(R: ArrayLike, dim: ArrayLike) -> FloatOrArray:
     return unwrap(np.array(values).reshape(pairs.shape))
 
 
+def on_sphere(rng: np.random.Generator, shape: tuple[int, ...], dim: int) -> Floats:
+    """Points uniform on the sphere of radius √dim, (*shape, dim)."""
+    x = rng.standard_normal((*shape, dim))
+    x *= np.sqrt(dim / np.einsum("...d,...d->...", x, x))[..., None]
+    return x
+
+
+def products(x: Floats, w: Floats) -> Floats:
+    """xᵀw along the last axis, broadcast; one w for a row of samples goes as a matrix product."""
+    if x.ndim > 1 and w.ndim > 1 and w.shape[-2] == 1:
+        return np.asarray((x @ w.swapaxes(-1, -2))[..., 0])
+    return np.asarray(np.einsum("...d,...d->...", x, w))
+
+
 def sphere_coordinate(dim: int) -> tuple[Floats, Floats]:
     """Nodes and weights of the law of a coordinate √dim sin(angle) of a uniform point."""
     angle, weight = panels([-np.pi / 2, 0.0, np.pi / 2], 12)

@@ -1,0 +1,448 @@
+"""The kept-loss rule: every inequality on a thousand random problems, exactly where it can be."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy import integrate, special
+
+from sifting.theory import (
+    decaying_bound,
+    gsgd_bound,
+    kept_gradient_gap,
+    kept_loss_bound,
+    kept_loss_floor,
+    kept_loss_speedup,
+    kept_share,
+    kept_slack,
+    kept_smoothness,
+    safe_ratio,
+    sgd_bound,
+)
+
+P = 1000  # random problems
+
+
+class Problems:
+    """P finite-sum problems at once: squares, or logistic losses, of n samples in D dimensions.
+
+    Legend: P problems, n samples, D dimensions. Among them problems with a perfect fit, with
+    all losses equal at the start, with a single direction, and with losses of 0.
+    """
+
+    def __init__(self, seed, n=4, D=2, logistic=False):
+        rng = np.random.default_rng(seed)
+        self.x = rng.standard_normal((P, n, D)) * rng.choice([0.2, 1, 3], (P, n, 1))
+        self.x[: P // 20, :, 1:] = 0  # one direction only
+        truth = 2 * rng.standard_normal((P, D))
+        noise = rng.standard_normal((P, n)) * rng.choice([0, 0.1, 3], (P, 1))
+        self.y = np.einsum("pnd,pd->pn", self.x, truth) + noise
+        self.y[P // 20 : P // 10] = 0.0  # every loss equal (to 0) at w = 0
+        self.w0 = truth + rng.standard_normal((P, D)) * rng.choice([0, 1, 10], (P, 1))
+        self.w0[P // 20 : P // 10] = 0.0
+        self.L = (self.x**2).sum(-1).max(-1)
+        A = np.einsum("pnd,pne->pde", self.x, self.x) / n
+        b = np.einsum("pnd,pn->pd", self.x, self.y) / n
+        gap = b - np.einsum("pde,pe->pd", A, self.w0)
+        # the nearest minimiser
+        self.best = self.w0 + np.einsum("pde,pe->pd", np.linalg.pinv(A, rcond=1e-10), gap)
+        self.L_F = np.linalg.eigvalsh(A)[:, -1]
+        self.F_star = self.F(self.best)
+        self.D0 = np.linalg.norm(self.w0 - self.best, axis=1)
+        self.epsilon = rng.choice([0, 1e-3, 0.05, 0.3, 0.9], P) * rng.uniform(0.5, 1, P)
+        self.fraction = rng.uniform(0.02, 0.98, P)  # of the longest step
+
+    def losses(self, w):
+        """(P, ..., n) for w of shape (P, ..., D)."""
+        shape = (P, *[1] * (w.ndim - 2), self.x.shape[1])
+        return (np.einsum("pnd,p...d->p...n", self.x, w) - self.y.reshape(shape)) ** 2 / 2
+
+    def F(self, w):
+        return self.losses(w).mean(-1)
+
+    def gradients(self, w):
+        """(P, n, D) for w of shape (P, D)."""
+        return (np.einsum("pnd,pd->pn", self.x, w) - self.y)[..., None] * self.x
+
+
+def contribution(losses, gradients, epsilon):
+    """The sum of the kept's gradients over B, by a plain reading of the rule; and the mask."""
+    B = losses.shape[-1]
+    order = np.argsort(-losses, axis=-1)
+    kept = np.zeros(losses.shape, bool)
+    counts = np.rint(safe_ratio(losses, epsilon) * B).astype(int)
+    np.put_along_axis(kept, order, np.arange(B) < counts[..., None], -1)
+    return (kept[..., None] * gradients).sum(-2) / B, kept
+
+
+def every_batch(p, B):
+    """Losses and gradients of all nᴮ batches at w0: (P, batches, B[, D])."""
+    index = np.array(list(itertools.product(range(p.x.shape[1]), repeat=B)))
+    return p.losses(p.w0)[:, index], p.gradients(p.w0)[:, index], index
+
+
+@pytest.fixture(scope="module")
+def problems():
+    return Problems(0)
+
+
+def test_gap_between_the_mean_gradient_and_the_kepts_contribution(problems):
+    p = problems
+    losses, gradients, _ = every_batch(p, 3)
+    step, kept = contribution(losses, gradients, p.epsilon[:, None])
+    gap = np.linalg.norm(gradients.mean(-2) - step, axis=-1)
+    F = losses.mean(-1)
+    mu = np.clip((losses * kept).mean(-1) / np.where(F > 0, F, 1), 0, 1)
+    mu = np.where(F > 0, mu, 1.0)
+    L = p.L[:, None]
+    tight = kept_gradient_gap(mu, L, F, keep=kept.mean(-1))
+    assert np.all(gap <= tight * (1 + 1e-9) + 1e-7 * np.sqrt(L * F))
+    assert np.all(tight <= kept_gradient_gap(mu, L, F))
+    assert np.all(1 - mu <= p.epsilon[:, None] + 1e-12)
+
+
+def test_the_gap_is_attained():
+    # one sample dropped out of two that are alike but for a sign: equality, with keep = 1/2
+    gradient, L = np.array([3.0, -1.0]), 2.0
+    f = (gradient**2).sum() / (2 * L)
+    gap = np.linalg.norm(gradient / 2)
+    assert kept_gradient_gap(1, L, f) == kept_gradient_gap(0, L, 0) == 0
+    assert kept_gradient_gap(0, L, f) == pytest.approx(np.sqrt(2 * L * f))  # all are dropped
+    assert gap == pytest.approx(kept_gradient_gap(0.5, L, f, keep=0.5), rel=1e-14)
+
+
+def test_one_step_in_exact_expectation_on_every_problem(problems):
+    # E|w₊ - w*|² and E|direction|² over all 64 batches: no sampling, no tolerance but rounding
+    p = problems
+    losses, gradients, index = every_batch(p, 3)
+    step, _ = contribution(losses, gradients, p.epsilon[:, None])
+    F, eps, L = p.F(p.w0), p.epsilon, p.L
+    eta = p.fraction / L
+    after = ((p.w0[:, None] - eta[:, None, None] * step - p.best[:, None]) ** 2).sum(-1).mean(1)
+    bound = p.D0**2 - 2 * eta * (1 - eta * L) * (1 - eps) * F + 2 * eta * p.F_star
+    scale = p.D0**2 + eta * F
+    assert np.all(after <= bound + 1e-12 * scale)
+    square = (step**2).sum(-1).mean(1)
+    Lambda = kept_smoothness(L, eps, B=3, L_F=p.L_F)
+    assert np.all(square <= 2 * Lambda * F * (1 + 1e-12))
+    assert np.all(square <= 2 * L * F * (1 + 1e-12))
+    assert index.shape == (64, 3)
+
+
+def simulate(p, eta, epsilon, B, K, S, seed, per_loss=None, weights=None):
+    """Plain runs of the rule: F at the (weighted) mean iterate after 1, 2, 4, …, K steps."""
+    rng = np.random.default_rng(seed)
+    n = p.x.shape[1]
+    w = np.repeat(p.w0[:, None], S, 1)
+    total, mass, out = np.zeros_like(w), 0.0, {}
+    rows = np.arange(P)[:, None, None]
+    for k in range(K):
+        weight = 1.0 if weights is None else weights[:, k][:, None, None]
+        total, mass = total + weight * w, mass + weight
+        index = rng.integers(n, size=(P, S, B))
+        x, y = p.x[rows, index], p.y[rows, index]
+        error = np.einsum("psbd,psd->psb", x, w) - y
+        losses = error**2 / 2
+        limit = epsilon[:, k] if epsilon.ndim == 2 else epsilon
+        limit = np.broadcast_to(limit[:, None], (P, S))
+        if per_loss is not None:
+            limit = np.minimum(limit, per_loss[:, None] * p.F(w))
+        ratio = safe_ratio(losses, limit)
+        edge = np.take_along_axis(
+            np.sort(losses, -1), (B - np.rint(ratio * B)).astype(int)[..., None], -1
+        )
+        step = np.einsum("psb,psbd->psd", error * (losses >= edge), x) / B
+        eta_k = eta[:, k] if eta.ndim == 2 else eta
+        w = w - eta_k[:, None, None] * step
+        if (k + 1) & k == 0:
+            out[k + 1] = p.F(total / mass)
+    return out
+
+
+def assert_below(out, bound):
+    for K, loss in out.items():
+        mean, error = loss.mean(1), loss.std(1, ddof=1) / np.sqrt(loss.shape[1])
+        above = mean - 4 * error - bound(K) * (1 + 1e-9) - 1e-12
+        assert np.all(above <= 0), (K, int(np.argmax(above)), above.max())
+
+
+def test_no_random_problem_is_above_the_bound_of_constant_steps(problems):
+    # 1 000 problems × 12 runs × 64 steps; tolerance: 4 standard errors of the mean
+    p = problems
+    eta = p.fraction / p.L
+    out = simulate(p, eta, p.epsilon, 4, 64, 12, 1)
+    assert_below(out, lambda K: kept_loss_bound(K, eta, p.L, p.D0, p.F_star, p.epsilon))
+    args = (p.L, p.D0, p.F_star, p.epsilon)
+    assert_below(out, lambda K: kept_loss_bound(K, eta, *args, B=4, L_F=p.L_F))
+
+
+def test_no_random_problem_is_above_the_bound_of_long_steps(problems):
+    # steps of up to (1 - ε)/Λ, which for some problems is beyond 1/L
+    p = problems
+    B = 8
+    longest = (1 - p.epsilon) / kept_smoothness(p.L, p.epsilon, B=B, L_F=p.L_F)
+    eta = p.fraction * longest
+    assert (eta * p.L > 1).sum() > 100
+    out = simulate(p, eta, p.epsilon, B, 32, 12, 2)
+    args = (p.L, p.D0, p.F_star, p.epsilon)
+    assert_below(out, lambda K: kept_loss_bound(K, eta, *args, B=B, L_F=p.L_F))
+
+
+def test_no_random_problem_is_above_the_bound_of_decaying_steps(problems):
+    p = problems
+    k = np.arange(1, 65)
+    eta = (p.fraction / p.L)[:, None] / np.sqrt(k)
+    epsilon = p.epsilon[:, None] / np.sqrt(k)
+    slack = np.stack([kept_slack(e, L, g) for e, L, g in zip(eta, p.L, epsilon, strict=True)])
+    out = simulate(p, eta, epsilon, 4, 64, 12, 3, weights=eta * slack)
+    bounds = np.stack([
+        decaying_bound(e, L, D0, F, epsilon=g)
+        for e, L, D0, F, g in zip(eta, p.L, p.D0, p.F_star, epsilon, strict=True)
+    ])  # fmt: skip
+    assert_below(out, lambda K: bounds[:, K - 1])
+
+
+def test_no_random_problem_is_above_the_bound_of_an_epsilon_that_shrinks_with_the_loss(problems):
+    p = problems
+    eta = p.fraction / p.L
+    per_loss = np.random.default_rng(4).choice([0.0, 0.1, 1.0], P) / (p.F_star + 0.1)
+    out = simulate(p, eta, p.epsilon, 4, 64, 12, 4, per_loss=per_loss)
+    args = (p.L, p.D0, p.F_star, p.epsilon)
+    assert_below(out, lambda K: kept_loss_bound(K, eta, *args, per_loss=per_loss))
+
+
+def test_logistic_losses_obey_the_same_step_inequality():
+    # convex and smooth but not quadratic, infimum 0 not attained; any reference point w* will do
+    rng = np.random.default_rng(5)
+    n, D, B = 4, 2, 3
+    x = rng.standard_normal((P, n, D)) * rng.choice([0.3, 1, 4], (P, 1, 1))
+    y = rng.choice([-1.0, 1.0], (P, n))
+    w, best = 3 * rng.standard_normal((2, P, D))
+    L = (x**2).sum(-1).max(-1) / 4
+    eps = rng.uniform(0, 0.9, P)
+    eta = rng.uniform(0.02, 0.98, P) / L
+
+    def losses(v):
+        return np.logaddexp(0, -y * np.einsum("pnd,pd->pn", x, v))
+
+    slope = -y / (1 + np.exp(y * np.einsum("pnd,pd->pn", x, w)))
+    index = np.array(list(itertools.product(range(n), repeat=B)))
+    step, _ = contribution(losses(w)[:, index], (slope[..., None] * x)[:, index], eps[:, None])
+    after = ((w[:, None] - eta[:, None, None] * step - best[:, None]) ** 2).sum(-1).mean(1)
+    before = ((w - best) ** 2).sum(-1)
+    fall = 2 * eta * ((1 - eta * L) * (1 - eps) * losses(w).mean(1) - losses(best).mean(1))
+    assert np.all(after <= before - fall + 1e-12 * (before + np.abs(fall)))
+
+
+def test_the_floor_of_a_fixed_epsilon_is_real():
+    # a share q of the samples at 1, the rest at 0: where the expected step vanishes, F is
+    # F*(1 + x²/(q(1 - q))) with x(q + x) = ε(q(1 - q) + x²), which is F*(1 + ε) as q/ε -> 0
+    eps = 0.05
+    shares = eps / np.array([1, 10, 100, 10_000])
+    excess = []
+    for q in shares:
+        x = np.roots([1 - eps, q, -eps * q * (1 - q)]).max()
+        w = q + x
+        few, many = q * (1 - w) ** 2 / 2, (1 - q) * w**2 / 2
+        drop = eps * (few + many) / many  # of the many, whose losses are equal
+        assert 0 < drop < 1
+        pull = q * (w - 1) + (1 - q) * (1 - drop) * w
+        assert pull == pytest.approx(0, abs=1e-12)
+        excess.append((few + many) / (q * (1 - q) / 2) - 1)
+        assert few + many <= kept_loss_floor(q * (1 - q) / 2, eps)
+    assert np.all(np.diff(excess) > 0)
+    assert excess[-1] == pytest.approx(eps, rel=0.05)
+    assert excess[0] > 0.3 * eps
+
+
+def test_the_floor_is_reached_by_runs_and_vanishes_with_epsilon():
+    # the same two kinds of samples, batches of 200, ε = 10 q: the mean of the last iterates
+    q, B = 0.02, 400
+    rng = np.random.default_rng(0)
+    F_star = q * (1 - q) / 2
+    ends = {}
+    for eps in (0.2, 0.0):
+        w, tail = np.full(50, 0.3), []
+        for k in range(400):
+            one = rng.random((50, B)) < q
+            losses = (w[:, None] - one) ** 2 / 2
+            count = np.rint(safe_ratio(losses, eps) * B).astype(int)
+            rank = np.argsort(np.argsort(-losses, axis=1), axis=1)
+            w = w - 0.1 * ((w[:, None] - one) * (rank < count[:, None])).mean(1)
+            if k >= 200:
+                tail.append(w)
+        ends[eps] = ((q * (np.mean(tail) - 1) ** 2 + (1 - q) * np.mean(tail) ** 2) / 2) / F_star
+    assert 1.05 < ends[0.2] < 1 / (1 - 0.2)
+    assert ends[0.0] == pytest.approx(1, abs=0.01)
+
+
+def test_where_the_loss_is_spread_the_rule_stops_selecting():
+    rng = np.random.default_rng(0)
+    B, eps = 50, 0.1
+    for top in (1.0, 1.5, 4.0):  # no loss above `top` times the mean: keep >= (1 - ε)/top
+        losses = rng.uniform(0.2, 1, (P, B))
+        losses /= losses.max(1, keepdims=True)
+        losses = losses * top if top > 1 else np.ones((P, B))
+        spread = losses.max(1) / losses.mean(1)
+        assert np.all(safe_ratio(losses, eps) >= (1 - eps) / spread - 1e-12)
+    assert np.all(safe_ratio(np.ones((3, B)), 0.019) == 1)  # below 1/B: exactly SGD
+    least = rng.uniform(0.5, 1, (P, B))
+    assert np.all(1 - safe_ratio(least, eps) <= eps * least.mean(1) / least.min(1) + 1e-12)
+
+
+def test_safe_ratio_is_the_smallest_that_is_safe():
+    rng = np.random.default_rng(1)
+    losses = rng.exponential(size=(P, 9)) ** rng.choice([0, 1, 5], (P, 1))
+    eps = rng.uniform(0, 0.99, P)
+    k = np.rint(safe_ratio(losses, eps) * 9).astype(int)
+    sums = np.cumsum(np.sort(losses, 1)[:, ::-1], 1)
+    rows, total = np.arange(P), losses.sum(1)
+    assert np.all(sums[rows, k - 1] >= (1 - eps) * total * (1 - 1e-12))
+    fewer = np.where(k > 1, sums[rows, np.maximum(k - 2, 0)], 0.0)
+    assert np.all(fewer <= (1 - eps) * total * (1 + 1e-12))
+
+
+def test_safe_ratio_at_the_edges():
+    assert safe_ratio([0.0], 0.5) == 1
+    assert safe_ratio([3.0], 0.99) == 1
+    assert safe_ratio([0, 0, 5], 0) == pytest.approx(1 / 3)
+    assert safe_ratio([0.0, 0.0, 0.0, 0.0], 0.5) == 0.25  # nothing left: one
+    assert safe_ratio([1e-300, 1e-300], 0.4) == 1
+    assert safe_ratio([1e308, 1e308, 1e308], 0.4) == pytest.approx(2 / 3)  # no overflow
+    assert safe_ratio([1e-20, 1.0], 0) == 1  # a tiny loss is not lost beside a large one
+    assert safe_ratio(np.ones((4, 2, 5)), [0.0, 0.5]).shape == (4, 2)
+
+
+def test_without_dropping_it_is_sgd_and_floors_are_in_order():
+    args = {"eta": 0.01, "L": 50, "D0": 2, "F_star": 0.1}
+    assert kept_loss_bound(1000, epsilon=0, **args) == sgd_bound(1000, **args)
+    steps = np.full(1000, 0.01)
+    assert decaying_bound(steps, 50, 2, 0.1)[-1] == pytest.approx(sgd_bound(1000, **args))
+    gsgd = decaying_bound(steps, 50, 2, 0.3, rho=1.5)[-1]
+    assert gsgd == pytest.approx(gsgd_bound(1000, 0.01, 50, 2, 1.5, 0.3))
+    kept = decaying_bound(steps, 50, 2, 0.1, epsilon=0.05)[-1]
+    assert kept == pytest.approx(kept_loss_bound(1000, epsilon=0.05, **args))
+    limit = kept_loss_bound(10**15, epsilon=0.05, **args)
+    assert limit == pytest.approx(kept_loss_floor(0.1, 0.05, eta=0.01, L=50))
+    assert kept_loss_floor(0.1, 0.05) == pytest.approx(0.1 / 0.95)
+    assert kept_loss_floor(0.1, 0.05, per_loss=0) == pytest.approx(0.1)
+    assert kept_loss_floor(0.1, 0.05, per_loss=100) == pytest.approx(0.1 / 0.95)  # ε alone
+    far = kept_loss_bound(10**15, epsilon=0.05, per_loss=0.1, **args)
+    assert far == pytest.approx(kept_loss_floor(0.1, 0.05, eta=0.01, L=50, per_loss=0.1))
+
+
+def test_decaying_steps_and_epsilon_leave_no_floor_and_gsgd_keeps_its_own():
+    k = np.arange(1, 1_000_001)
+    eta, eps = 0.01 / np.sqrt(k), 0.5 / np.sqrt(k)
+    assert decaying_bound(eta, 50, 2, 0.1, epsilon=eps)[-1] < 0.21
+    assert decaying_bound(eta, 50, 2, 0.1, epsilon=0.5)[-1] > 0.2
+    assert decaying_bound(eta, 50, 2, 0.3, rho=1.5)[-1] > 0.2  # Δ/ρ, for any number of steps
+    falling = decaying_bound(eta, 50, 2, 0.1, epsilon=eps)[[10**3, 10**4, 10**5, -1]] - 0.1
+    assert np.all(falling[1:] < 0.5 * falling[:-1])
+
+
+def test_speedup_is_the_ratio_of_the_bounds_at_their_best_steps():
+    rng = np.random.default_rng(2)
+    L_F = rng.uniform(0.1, 1, P)
+    N = np.exp(rng.uniform(0, 8, P))
+    L, b = N * L_F, rng.integers(1, 100, P)
+    R = rng.integers(1, 9, P)
+    eps = rng.choice([0, 1e-4, 1e-2, 0.3], P)
+    sgd, kept = L_F + L / b, kept_smoothness(L, eps, B=R * b, L_F=L_F)
+    with_sgd = kept_loss_bound(1, 1 / (2 * sgd), L, 1, 0, 0, B=b, L_F=L_F)
+    with_kept = kept_loss_bound(1, (1 - eps) / (2 * kept), L, 1, 0, eps, B=R * b, L_F=L_F)
+    speedup = kept_loss_speedup(R, N, b, epsilon=eps)
+    rests = (1 / (2 * sgd) * L / 2 >= 1 / 2) & ((1 - eps) / (2 * kept) * L >= 1 - eps)
+    assert rests.sum() > 200  # where Λ, not L, limits both steps
+    assert np.allclose((with_sgd / with_kept)[rests], speedup[rests], rtol=1e-9)
+    assert np.all(with_sgd / with_kept >= 0)
+    assert np.all(speedup <= R * (1 + 1e-12))
+    assert np.all(np.diff(kept_loss_speedup(4, 100, 8, epsilon=[0, 0.001, 0.01, 0.1])) < 0)
+    assert kept_loss_speedup(1, 7, 3) == pytest.approx(1)
+    assert kept_loss_speedup(5, 1e300, 1) == pytest.approx(5)
+    assert kept_loss_speedup(5, 1e-300, 1) == pytest.approx(1)
+    assert kept_loss_speedup(1e9, 100, 1) == pytest.approx(101, rel=1e-6)  # huge R: 1 + N/b
+
+
+def test_a_longer_step_does_speed_up_runs():
+    # isotropic features, a perfect fit: steps to a hundredth of the loss, b = 1 against R = 8
+    rng = np.random.default_rng(0)
+    D, R = 24, 8
+    need = {}
+    for name, B in (("sgd", 1), ("all", R)):
+        eta = 1 / (2 * (1 + D / B))
+        w = np.ones((100, D))
+        for k in range(2000):
+            x = rng.standard_normal((100, B, D))
+            x *= np.sqrt(D) / np.linalg.norm(x, axis=-1, keepdims=True)
+            w = w - eta * np.einsum("sb,sbd->sd", np.einsum("sbd,sd->sb", x, w), x) / B
+            if (w**2).sum(1).mean() < D / 100:
+                need[name] = k + 1
+                break
+    assert need["sgd"] / need["all"] == pytest.approx(kept_loss_speedup(R, D, 1), rel=0.15)
+
+
+@pytest.mark.parametrize("keep", [0.0, 1e-6, 0.01, 0.3, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("law", ["exponential", "gaussian", "lognormal"])
+def test_kept_share_against_quadrature(law, keep):
+    spread = 1.5
+    loss_above = {  # the loss that a share s of the losses exceeds
+        "exponential": lambda s: -np.log(s),
+        "gaussian": lambda s: special.ndtri(s / 2) ** 2,
+        "lognormal": lambda s: np.exp(-spread * special.ndtri(s) - spread**2 / 2),
+    }[law]
+    # over s = keep e^{-t²}, so that the end at s = 0 is no singularity
+    value, _ = integrate.quad(
+        lambda t: loss_above(keep * np.exp(-t * t)) * keep * 2 * t * np.exp(-t * t),
+        0, 12, epsabs=1e-13, epsrel=1e-12, limit=400,
+    ) if keep > 0 else (0.0, 0.0)  # fmt: skip
+    got = kept_share(keep, law=law, spread=spread)
+    assert got == pytest.approx(value, abs=1e-8)
+    assert got >= keep
+
+
+def test_kept_share_is_what_samples_carry():
+    rng = np.random.default_rng(0)
+    for law, losses in (
+        ("exponential", rng.exponential(size=200_000)),
+        ("gaussian", rng.standard_normal(200_000) ** 2),
+        ("lognormal", np.exp(rng.standard_normal(200_000))),
+    ):
+        ratio = safe_ratio(losses, 0.1)
+        assert kept_share(ratio, law=law) == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: safe_ratio([1, -1], 0.1), r"losses\[1\] = -1, but losses >= 0"),
+        (lambda: safe_ratio([1, np.nan], 0.1), r"losses\[1\] = nan"),
+        (lambda: safe_ratio([1, 2], 1.0), "epsilon = 1, but 0 <= epsilon < 1"),
+        (lambda: safe_ratio([1, 2], -0.1), "epsilon = -0.1"),
+        (lambda: safe_ratio(3.0, 0.1), r"losses has shape \(\)"),
+        (lambda: safe_ratio([], 0.1), r"losses has shape \(0,\)"),
+        (lambda: kept_gradient_gap(1.1, 1, 1), "mu = 1.1, but 0 <= mu <= 1"),
+        (lambda: kept_gradient_gap(0.5, 0, 1), "L = 0, but L > 0"),
+        (lambda: kept_gradient_gap(0.5, 1, -1), "F = -1, but F >= 0"),
+        (lambda: kept_gradient_gap(0.5, 1, 1, keep=2), "keep = 2"),
+        (lambda: kept_loss_bound(0, 0.01, 50, 2, 0.1, 0.1), "K = 0"),
+        (lambda: kept_loss_bound(1, 0.02, 50, 2, 0.1, 0.1), "eta = 0.02 with L = 50 and epsilon"),
+        (lambda: kept_loss_bound(1, 0.3, 50, 2, 0.1, 0.1, B=64, L_F=2), "but eta < 0.059"),
+        (lambda: kept_loss_bound(1, 0.01, 50, 2, 0.1, 0.1, B=0), "B = 0"),
+        (lambda: kept_loss_bound(1, 0.01, 50, 2, 0.1, 0.1, B=4, L_F=51), "L_F = 51, but"),
+        (lambda: kept_loss_bound(1, 0.01, 50, 2, 0.1, 0.1, per_loss=-1), "per_loss = -1"),
+        (lambda: kept_loss_floor(-1, 0.1), "F_star = -1"),
+        (lambda: kept_loss_floor(1, 0.1, eta=1), "eta = 1, but 0 <= eta < 1/L"),
+        (lambda: decaying_bound([[0.01]], 50, 2, 0.1), "eta has shape"),
+        (lambda: decaying_bound([0.01], 50, 2, 0.1, rho=0), "rho = 0"),
+        (lambda: kept_loss_speedup(0.5, 1, 1), "R = 0.5, but R >= 1"),
+        (lambda: kept_loss_speedup(2, 0, 1), "noise_scale = 0"),
+        (lambda: kept_loss_speedup(2, 1, 0), "batch_size = 0"),
+        (lambda: kept_share(1.5), "keep = 1.5"),
+        (lambda: kept_share(0.5, law="cauchy"), "law = 'cauchy', but"),
+        (lambda: kept_share(0.5, law="lognormal", spread=-1), "spread = -1"),
+    ],
+)  # fmt: skip
+def test_out_of_domain_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
