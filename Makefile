@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test fuzz lowest lint types clean
+.PHONY: demo test docs fuzz lowest lint types clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +25,11 @@ lowest:
 	.venv-lowest/bin/pip install --quiet -c constraints-lowest.txt -e '.[dev]'
 	.venv-lowest/bin/python -m pytest -n 2 tests/integrations tests/test_examples.py
 
+# The documentation site, into site/: strict about links, anchors and arguments; nothing is fetched.
+docs: .venv/.ready
+	$(BIN)/python tools/draw_map.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 lint: .venv/.ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -33,4 +38,4 @@ types: .venv/.ready
 	$(BIN)/mypy
 
 clean:
-	rm -rf .venv .venv-lowest build dist .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv .venv-lowest build dist site .pytest_cache .ruff_cache .mypy_cache

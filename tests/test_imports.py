@@ -11,62 +11,23 @@ from pathlib import Path
 import pytest
 
 import sifting
+from tools.draw_map import ORDER, PACKAGE, homes, imports, room_of, sources
 
-PACKAGE = Path(sifting.__file__).parent
-
-# Each room may import those before it, and none after it: the direction of the data.
-ORDER = [
-    "_version",
-    "files",
-    "theory",
-    "rng",
-    "selection",
-    "data",
-    "cost",
-    "parallel",
-    "model",
-    "measure",
-    "exits",
-    "chooser",
-    "observer",
-    "loader",
-    "sifter",
-    "checkpoint",
-    "integrations",
-    "training",
-    "verdict",
-    "report",
-    "recipes",
-    "compare",
-    "cli",
-]
-PURE = {"rng", "selection", "cost", "files"}
-
-
-def imports(path: Path) -> set[str]:
-    """Modules of ours that a file imports at run time, imports for type checkers aside."""
-    found: set[str] = set()
-    tree = ast.parse(path.read_text())
-    guarded = {
-        id(node)
-        for branch in ast.walk(tree)
-        if isinstance(branch, ast.If) and "TYPE_CHECKING" in ast.unparse(branch.test)
-        for node in ast.walk(branch)
-    }
-    for node in ast.walk(tree):
-        if id(node) in guarded or not isinstance(node, ast.ImportFrom) or node.module is None:
-            continue
-        if node.module == "sifting":
-            found |= {alias.name for alias in node.names} & set(ORDER)
-        elif node.module.startswith("sifting."):
-            found.add(node.module.split(".")[1])
-    return found
+# Rooms that import nothing of ours.
+ALONE = {"_version", "files", "markdown", "terminal", "log", "theory", "rng", "selection"}
+# Files that are pure: they import only each other, read and write nothing, and print nothing. A
+# folder stands for all its files.
+PURE = ["selection", "verdict/intervals.py"]
+SAYS_PURE = re.compile(r"\bpure\b", flags=re.IGNORECASE)
+TOUCHES = {"open", "print", "write_text", "write_bytes", "read_text", "read_bytes", "unlink"}
 
 
 def files(name: str) -> list[Path]:
-    """The files of a module or package."""
-    module = PACKAGE / f"{name}.py"
-    return [module] if module.exists() else sorted((PACKAGE / name).glob("**/*.py"))
+    """The files of a room, or one file of a room by its path."""
+    single = [PACKAGE / name, PACKAGE / f"{name}.py"]
+    found = [path for path in single if path.is_file()] or sorted((PACKAGE / name).glob("**/*.py"))
+    assert found, f"{name} is named here and is nowhere"
+    return found
 
 
 @pytest.mark.parametrize("name", ORDER)
@@ -74,8 +35,39 @@ def test_imports_go_one_way(name: str) -> None:
     for path in files(name):
         ours = imports(path) - {name}
         assert ours <= set(ORDER[: ORDER.index(name)]), f"{path} imports {ours}"
-        if name in PURE:
-            assert not ours
+        if name in ALONE:
+            assert not ours, f"{path} imports {ours}"
+
+
+def test_the_rooms_that_import_nothing_are_all_listed() -> None:
+    found = {room for room in ORDER if not any(imports(p) - {room} for p in files(room))}
+    assert found == ALONE
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_files_import_only_each_other_and_touch_nothing(name: str) -> None:
+    rooms = {room_of(path) for pure in PURE for path in files(pure)}
+    for path in files(name):
+        assert imports(path) <= rooms
+        assert touched(path) == set(), path
+
+
+def test_what_calls_itself_pure_touches_nothing() -> None:
+    docstrings = {path: ast.get_docstring(parsed(path)) or "" for path in sources()}
+    named = [path for path, text in docstrings.items() if SAYS_PURE.search(text)]
+    assert len(named) >= 4
+    for path in named:
+        assert touched(path) == set(), path
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def touched(path: Path) -> set[str]:
+    """What a file calls of all that reaches outside of it."""
+    calls = [node.func for node in ast.walk(parsed(path)) if isinstance(node, ast.Call)]
+    return {getattr(called, "id", getattr(called, "attr", "")) for called in calls} & TOUCHES
 
 
 @pytest.mark.parametrize("name", ["verdict", "report"])
@@ -83,22 +75,41 @@ def test_reports_know_the_files_of_runs_and_nothing_that_trains(name: str) -> No
     for path in files(name):
         plain = {"_version", "files", "markdown", "terminal", "training"}
         assert imports(path) <= {*plain, "verdict", "report"}
-        assert not re.search(r"sifting\.training\.(?!run_folder\b)", path.read_text())
-        assert "torch" not in path.read_text()
+        assert not re.search(r"sifting\.training\.(?!run_folder\b)", path.read_text("utf-8"))
+    code = f"import sys, sifting.{name}; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_every_module_has_its_place() -> None:
-    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
-    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert modules | packages == set(ORDER)
+    assert {room_of(path) for path in sources()} == set(ORDER)
+    assert len(ORDER) == len(set(ORDER))
 
 
-def test_public_names_are_few_and_all_there() -> None:
+def test_public_names_are_few_and_listed_once() -> None:
     assert len(sifting.__all__) < 12
+    assert len(sifting.__all__) == len(set(sifting.__all__))
     for name in sifting.__all__:
         assert getattr(sifting, name) is not None
+    # what type checkers see, what is imported on demand and what is listed are the same names
+    assert set(homes()) == set(sifting._HOME) | {"__version__"} == set(sifting.__all__)
+    for name, home in sifting._HOME.items():
+        assert home.split(".")[0] == homes()[name]
     with pytest.raises(AttributeError, match="no attribute 'Shifter'"):
         _ = sifting.Shifter
+
+
+def test_no_public_name_stands_for_two_things() -> None:
+    """Names that packages of the library offer, in `__all__`, mean one thing each."""
+    offered: dict[str, set[str]] = {}
+    for path in PACKAGE.glob("**/__init__.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sifting."):
+                for alias in node.names:
+                    offered.setdefault(alias.name, set()).add(str(node.module))
+    twice = {name: where for name, where in offered.items() if len(where) > 1}
+    assert twice == {}
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:

@@ -146,6 +146,12 @@ def load(
 
     The next iteration over `sifter(loader)` goes on after the last batch that was handed out.
 
+    Args:
+        path: the checkpoint, e.g. what `latest` found.
+        model: gets its weights back; so do `optimizer` and `sifter`.
+        optimizer: of the model.
+        sifter: made with the settings that it was saved with.
+
     Returns:
         what was saved as `extra`.
     """

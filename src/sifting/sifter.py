@@ -23,6 +23,7 @@ from sifting.compose import (
     make_rule,
     make_scorer,
     one_of,
+    say_changes,
     settings_of,
 )
 from sifting.data.joining import Pad

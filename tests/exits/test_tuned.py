@@ -10,7 +10,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from sifting import Sifter, TunedExit
-from sifting.measure.stats import rank_correlation
+from sifting.measure.quality import rank_correlation
 from tests.helpers.models import SMALL, Net, token_batch
 
 

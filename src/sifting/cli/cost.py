@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from sifting.cost import BERT_BASE, Prediction, predict, shape_of
+from sifting.cost import BERT_BASE, PredictedCost, predict, shape_of
 from sifting.terminal import say
 
 
-def report(name: str, p: Prediction, args: argparse.Namespace) -> str:
+def report(name: str, p: PredictedCost, args: argparse.Namespace) -> str:
     """The prediction as a table."""
     rows = [
         ("a step, on each device", "scoring", "update"),

@@ -18,7 +18,7 @@ from sifting.cost.flops import (
     update_flops,
 )
 from sifting.cost.memory import CHUNK, scoring_bytes, update_bytes
-from sifting.cost.prediction import Prediction, moved_samples, predict
+from sifting.cost.prediction import PredictedCost, moved_samples, predict
 from sifting.cost.shapes import BERT_BASE, Head, Shape, shape_of
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "UPDATE",
     "Flops",
     "Head",
-    "Prediction",
+    "PredictedCost",
     "Shape",
     "forward_flops",
     "moved_samples",

@@ -12,7 +12,7 @@ from sifting.selection.schedule import kept_count
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PredictedCost:
     """One step of a sifted run.
 
     Attributes:
@@ -62,7 +62,7 @@ def predict(
     tflops: float | None = None,
     bandwidth: float | None = None,
     sequence_bytes: int | None = None,
-) -> Prediction:
+) -> PredictedCost:
     """What one step costs each of some devices.
 
     >>> from sifting.cost import BERT_BASE
@@ -105,7 +105,7 @@ def predict(
     if bandwidth is not None:
         each = sequence_bytes if sequence_bytes is not None else 4 * 8 * shape.length
         talking = (moved / devices * each + gathered) / (bandwidth * 1e9)
-    return Prediction(
+    return PredictedCost(
         exit=blocks,
         blocks=shape.layers,
         devices=devices,

@@ -32,9 +32,11 @@ KEY = "sifter"  # in Lightning's checkpoints
 class SiftCallback(pl.Callback):
     """Trains a LightningModule only on the samples worth a backward pass.
 
+    ```python
     sifting = SiftCallback(Sifter(module.model, exit=1, score="loss", keep=0.5))
     trainer = Trainer(callbacks=[sifting])
     trainer.fit(module, sifting.loader(loader))    # the loader you have
+    ```
 
     Args:
         sifter: of the model that the LightningModule trains.

@@ -154,14 +154,19 @@ class SiftMixin(_Base):  # type: ignore[misc]
 class SiftTrainer(SiftMixin, Trainer):  # type: ignore[misc]
     """A `Trainer` that trains only on the samples worth a backward pass.
 
+    ```python
     trainer = SiftTrainer(
         model=model,
         args=TrainingArguments("out", per_device_train_batch_size=32),
         train_dataset=dataset,
         sift={"exit": 1, "score": "loss", "keep": 0.5},   # draws 64, trains 32
     )
+    ```
 
-    Takes what a `Trainer` takes, and `sift`; see `SiftMixin`.
+    Takes what a `Trainer` takes, and `sift`.
+
+    Args:
+        sift: arguments of the `Sifter`; see `SiftMixin`.
     """
 
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from sifting.data.position import divide
-from sifting.measure.stats import WINDOW, Quality, Stats, share_of
+from sifting.measure.quality import Quality
+from sifting.measure.stats import WINDOW, Stats, share_of
 
 FEWEST = 3  # audits before anything is concluded from them
 SPAN = 100  # training steps whose random picks give one reading of ρ

@@ -119,6 +119,9 @@ class ByFunction:
 
     The function is given the scores in the order of the candidates, without those trimmed or
     dropped, and returns as many different places in them as it is asked for.
+
+    Args:
+        function: the user's.
     """
 
     function: Callable[[Tensor, int, torch.Generator], Tensor]

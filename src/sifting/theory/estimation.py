@@ -22,7 +22,12 @@ _BLOCK = 512  # larger batches are dealt into blocks of about this size, at rand
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its bootstrap interval. NaN where the data cannot tell."""
+    """An estimate with its bootstrap interval. NaN where the data cannot tell.
+
+    Attributes:
+        value: the estimate.
+        low, high: the interval's ends.
+    """
 
     value: float
     low: float

@@ -226,7 +226,16 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder says."""
+    """What a run folder says.
+
+    Attributes:
+        path: the folder.
+        status: "running", "finished", "stopped" or "failed".
+        config: the settings of the run.
+        environment: machine, versions and command line.
+        metrics: the records of the log, in the order they were written.
+        summary: what the run ended with; None while it runs.
+    """
 
     path: Path
     status: str

@@ -1,0 +1,47 @@
+"""Pages of the documentation, read as tests read them: code blocks with a file's name."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r'^```python title="(?P<title>[\w.]+)"\n(?P<code>.*?)^```$', re.DOTALL | re.M)
+
+
+def titled_blocks(page: Path) -> dict[str, str]:
+    """The page's code blocks that are whole files, by the file's name."""
+    found = {match["title"]: match["code"] for match in BLOCK.finditer(page.read_text("utf-8"))}
+    assert found, f"{page.name} has no titled code block"
+    return found
+
+
+def write_blocks(page: Path, folder: Path) -> None:
+    """Write the page's files into a folder."""
+    for title, code in titled_blocks(page).items():
+        (folder / title).write_text(code, encoding="utf-8")
+
+
+@contextmanager
+def importable(folder: Path) -> Iterator[None]:
+    """While open, the modules of a folder can be imported."""
+    names = {path.stem for path in folder.glob("*.py")}
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in names:
+            sys.modules.pop(name, None)
+
+
+def module(name: str) -> ModuleType:
+    """A module of a folder that is importable now."""
+    return importlib.import_module(name)
