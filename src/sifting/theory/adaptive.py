@@ -66,7 +66,16 @@ class Course:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare_rules` returns: the checkpoints, the arms by name, and what was asked for."""
+    """What `compare_rules` returns: the checkpoints, the arms by name, and what was asked for.
+
+    Attributes:
+        steps_C: steps at each checkpoint.
+        arms: the course of each rule, by its name.
+        constants: of the problem.
+        B: candidates of a step.
+        b: samples that a step is made of.
+        epsilon: share of the loss that may be dropped.
+    """
 
     steps_C: Floats
     arms: dict[str, Course]
