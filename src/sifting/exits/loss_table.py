@@ -121,12 +121,12 @@ class LossTable:
             return
         new_B = self.losses_N[slots_B].isnan()
         if bool(new_B.any()):
-            self._known += len(slots_B[new_B].unique())
+            self._known += len(torch.unique(slots_B[new_B]))
         self.losses_N[slots_B] = losses_B
         self.passed_N[slots_B] = 0
         groups_B = slots_B // GROUP
         # of a batch's, most differ: to find the same ones takes longer than to do them twice
-        self._regroup(groups_B if len(groups_B) < GROUP else groups_B.unique())
+        self._regroup(groups_B if len(groups_B) < GROUP else torch.unique(groups_B))
 
     def _regroup(self, groups_G: Tensor) -> None:
         losses_GS = self.losses_N.view(-1, GROUP)[groups_G]
