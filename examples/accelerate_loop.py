@@ -23,7 +23,7 @@ def main() -> None:
     layers = [layer for _ in range(4) for layer in (nn.Linear(32, 32), nn.ReLU())]
     model: nn.Module = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), *layers, nn.Linear(32, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    loader = DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True)  # candidates
+    loader = DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True)
 
     accelerator = Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=2)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
@@ -31,7 +31,7 @@ def main() -> None:
     accelerator.register_for_checkpointing(sifter)
 
     for _ in range(3):
-        for inputs, labels in sifter(loader):  # 32 of each 64
+        for inputs, labels in sifter(loader):  # 64 of 128 candidates
             with accelerator.accumulate(model):
                 loss = F.cross_entropy(model(inputs), labels)
                 accelerator.backward(loss)

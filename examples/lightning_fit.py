@@ -35,7 +35,7 @@ def main() -> None:
     torch.manual_seed(0)
     x = torch.randn(1024, 16)
     y = (x[:, 0] * x[:, 1] > 0).long()
-    loader = DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True)  # candidates
+    loader = DataLoader(TensorDataset(x, y), batch_size=64, shuffle=True)
 
     module = Classifier()
     sifting = SiftCallback(Sifter(module.model, exit=2, score="loss", keep=0.5))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sifting.data.stream import plain_index
 
-GROUP = 1024  # samples whose sum and maximum are kept together
+GROUP = 128  # samples whose sum and maximum are kept together
 MANY = 2**31  # samples: a larger number is no index, but a hash or a mistake
 MOST = 2**15 - 1  # times passed over that are told apart
 
@@ -39,10 +39,9 @@ class LossTable:
         self.losses_N = torch.empty(0)  # not a number: never trained
         self.passed_N = torch.empty(0, dtype=torch.int16)
         self.sums_G = torch.empty(0, dtype=torch.float64)
-        self.counts_G = torch.empty(0, dtype=torch.int64)
         self.highest_G = torch.empty(0)
         self._slots: dict[Hashable, int] = {}  # of IDs that are not whole numbers
-        self._length, self._limit = 0, size
+        self._length, self._limit, self._known = 0, size, 0
         if size is not None:
             self.reserve(size)
 
@@ -63,7 +62,6 @@ class LossTable:
         self.passed_N = torch.cat([self.passed_N, torch.zeros(more, dtype=torch.int16)])
         new = groups - len(self.sums_G)
         self.sums_G = torch.cat([self.sums_G, torch.zeros(new, dtype=torch.float64)])
-        self.counts_G = torch.cat([self.counts_G, torch.zeros(new, dtype=torch.int64)])
         self.highest_G = torch.cat([self.highest_G, torch.full((new,), -math.inf)])
 
     def slots(self, ids: Sequence[Any] | Tensor) -> Tensor:
@@ -85,14 +83,15 @@ class LossTable:
         if not len(slots_B):
             return slots_B
         limit = self._limit
-        wrong_B = (slots_B < 0) | (slots_B >= (MANY if limit is None else limit))
-        if bool(wrong_B.any()):
+        least, most = (int(bound) for bound in slots_B.aminmax())
+        if least < 0 or most >= (MANY if limit is None else limit):
+            wrong_B = (slots_B < 0) | (slots_B >= (MANY if limit is None else limit))
             room = f"from 0 to {limit - 1}" if limit is not None else f"from 0 to {MANY - 1:,}"
             raise ValueError(
                 f"the ID {int(slots_B[wrong_B][0])} is not one of a MemoryExit({limit or ''}), whose whole "
                 f"numbers go {room}: give it the size of the data set, or IDs that are strings"
             )
-        self.reserve(int(slots_B.max()) + 1)
+        self.reserve(most + 1)
         return slots_B
 
     def _keyed(self, ids: Sequence[Any]) -> Tensor:
@@ -116,27 +115,30 @@ class LossTable:
     def write(self, slots_B: Tensor, losses_B: Tensor) -> None:
         """Remember losses; those that are not finite leave the last good ones."""
         sound_B = losses_B.isfinite()
-        slots_B = slots_B[sound_B]
+        if not bool(sound_B.all()):
+            slots_B, losses_B = slots_B[sound_B], losses_B[sound_B]
         if not len(slots_B):
             return
-        self.losses_N[slots_B] = losses_B[sound_B]
+        new_B = self.losses_N[slots_B].isnan()
+        if bool(new_B.any()):
+            self._known += len(torch.unique(slots_B[new_B]))
+        self.losses_N[slots_B] = losses_B
         self.passed_N[slots_B] = 0
-        self._regroup(torch.unique(slots_B // GROUP))
+        groups_B = slots_B // GROUP
+        # of a batch's, most differ: to find the same ones takes longer than to do them twice
+        self._regroup(groups_B if len(groups_B) < GROUP else torch.unique(groups_B))
 
     def _regroup(self, groups_G: Tensor) -> None:
         losses_GS = self.losses_N.view(-1, GROUP)[groups_G]
-        known_GS = ~losses_GS.isnan()
-        # a loss may be negative (of densities), and to be passed over must raise a score
-        self.sums_G[groups_G] = losses_GS.abs().double().nan_to_num(0.0).sum(dim=1)
-        self.counts_G[groups_G] = known_GS.sum(dim=1)
         self.highest_G[groups_G] = losses_GS.nan_to_num(-math.inf).amax(dim=1)
+        # a loss may be negative (of densities), and to be passed over must raise a score
+        self.sums_G[groups_G] = losses_GS.nan_to_num_(0.0).abs_().sum(dim=1, dtype=torch.float64)
 
     def levels(self) -> tuple[float, float]:
         """Mean of the absolute losses remembered, and the highest loss; 0 where there are none."""
-        count = int(self.counts_G.sum())
-        if not count:
+        if not self._known:
             return 0.0, 0.0
-        return float(self.sums_G.sum()) / count, float(self.highest_G.max())
+        return float(self.sums_G.sum()) / self._known, float(self.highest_G.max())
 
     def state_dict(self) -> dict[str, Any]:
         """As plain tensors and numbers."""
@@ -157,6 +159,7 @@ class LossTable:
         fresh.losses_N[: len(losses_N)] = losses_N
         fresh.passed_N[: len(losses_N)] = passed_N.detach().short().cpu()
         fresh._slots = {key: place for place, key in enumerate(state.get("keys", ()))}
+        fresh._known = int((~losses_N.isnan()).sum())
         if len(losses_N):
             fresh._regroup(torch.arange(len(fresh.sums_G)))
         self.__dict__.update(fresh.__dict__)
