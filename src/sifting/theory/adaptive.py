@@ -66,7 +66,14 @@ class Course:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare_rules` returns: the checkpoints, the arms by name, and what was asked for."""
+    """What `compare_rules` returns: the checkpoints, the arms by name, and what was asked for.
+
+    Attributes:
+        steps_C: steps at which losses were measured.
+        arms: by name, the loss of each rule there and what it cost.
+        constants: of the problem.
+        B, b, epsilon: as `compare_rules` was given them.
+    """
 
     steps_C: Floats
     arms: dict[str, Course]
