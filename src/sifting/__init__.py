@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sifting.exits.base import Exit
     from sifting.exits.memory import MemoryExit
     from sifting.exits.tuned import TunedExit
-    from sifting.measure.meter import SiftingWarning, Stats
+    from sifting.measure.stats import SiftingWarning, Stats
     from sifting.sifter import Sifter
 
 __all__ = [
@@ -42,8 +42,8 @@ _HOME = {
     "MemoryExit": "exits.memory",
     "Selection": "chooser",
     "Sifter": "sifter",
-    "SiftingWarning": "measure.meter",
-    "Stats": "measure.meter",
+    "SiftingWarning": "measure.stats",
+    "Stats": "measure.stats",
     "TunedExit": "exits.tuned",
 }
 

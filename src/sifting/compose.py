@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from sifting.exits.base import Exit
 from sifting.exits.scoring import Scorer
-from sifting.measure.audit import Auditor
+from sifting.measure.audit import Auditor, warn_user
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.objective import PerSampleLoss, Score
@@ -19,6 +19,13 @@ from sifting.parallel.ranks import Ranks
 from sifting.selection import scores
 from sifting.selection.choice import Rule
 from sifting.selection.policies import Proportional, find_policy
+from sifting.selection.schedule import Schedule
+
+
+def one_of(name: str, value: object, first: str, second: str) -> None:
+    """Raise unless an argument has one of two values."""
+    if value not in (first, second):
+        raise ValueError(f"{name}={value!r}: choose {first!r} or {second!r}")
 
 
 def make_rule(
@@ -99,8 +106,7 @@ def join_ranks(
         group: of the ranks, where the user named it.
         settings: that ranks which choose together must share.
     """
-    if scope not in ("rank", "global"):
-        raise ValueError(f"scope={scope!r}: choose 'rank' or 'global'")
+    one_of("scope", scope, "rank", "global")
     exit, wrapper = scorer.exit, data_parallel(scorer.whole)
     learns = exit.learns and not scorer.idle and wrapper is not None
     if scope != "global" and not (in_use() and (scorer.sharded or learns)):
@@ -121,3 +127,27 @@ def join_ranks(
         if ranks.rank > 0:  # all ranks judge the same choice: one of them tells
             auditor.silent, auditor.log = True, None
     return ranks
+
+
+def settings_of(scorer: Scorer, rule: Rule, schedule: Schedule) -> dict[str, Any]:
+    """What is selected by, in plain values."""
+    keep, score = schedule.keep, scorer.score
+    return {
+        "exit": repr(scorer.exit),
+        "score": getattr(score, "__name__", "a function") if callable(score) else score,
+        "policy": rule.policy.name,
+        "keep": "a function" if callable(keep) else keep,
+        "explore": rule.explore,
+        "trim": rule.trim,
+        "warmup_steps": schedule.warmup_steps,
+        "stop_step": schedule.stop_step,
+        "every": schedule.every,
+    }
+
+
+def say_changes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Warn where a sifter goes on from a state that was saved with other settings."""
+    changed = [name for name, value in saved.items() if own.get(name) != value]
+    if changed:
+        shown = "; ".join(f"{name}={saved[name]!r} → {own.get(name)!r}" for name in changed)
+        warn_user(f"this sifter goes on from a state that was saved with other settings: {shown}")

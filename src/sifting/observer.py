@@ -60,8 +60,9 @@ class Observer:
         if self._tells_exit:
             # in a container of its own: the user may take members out of theirs
             step = replace(step, members=batches.shallow_copy(batch))
-            if step.selection is None:
-                self.scorer.check(batch)  # not selected, so nobody has asked yet how it is scored
+            self.scorer.check(
+                batch
+            )  # where it was not scored, nobody has asked yet how losses are made
         self.current, self._heard = step, False
         return step
 

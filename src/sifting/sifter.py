@@ -17,14 +17,23 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from sifting.chooser import Chooser, Selection
-from sifting.compose import group_of, join_ranks, make_rule, make_scorer
+from sifting.compose import (
+    group_of,
+    join_ranks,
+    make_rule,
+    make_scorer,
+    one_of,
+    say_changes,
+    settings_of,
+)
 from sifting.data.joining import Pad
 from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_exit
 from sifting.exits.base import Exit, Setting
 from sifting.loader import Cursor, SiftedLoader
-from sifting.measure.audit import Auditor, warn_user
-from sifting.measure.meter import Meter, Stats, reduced
+from sifting.measure.audit import Auditor
+from sifting.measure.meter import Meter
+from sifting.measure.stats import Stats, reduced
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call, Forward, GetLabels, Ids
 from sifting.model.objective import Score
@@ -135,13 +144,9 @@ class Sifter:
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
-        for name, value, known in (
-            ("nonfinite", nonfinite, ("raise", "drop")),
-            ("draws", draws, ("samples", "batch")),
-            ("epoch", epoch, ("steps", "pass")),
-        ):
-            if value not in known:
-                raise ValueError(f"{name}={value!r}: choose {known[0]!r} or {known[1]!r}")
+        one_of("nonfinite", nonfinite, "raise", "drop")
+        one_of("draws", draws, "samples", "batch")
+        one_of("epoch", epoch, "steps", "pass")
         self.model, self.exit = model, make_exit(exit)
         self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
         self.schedule = Schedule(keep, warmup_steps, stop_step, every)
@@ -205,18 +210,7 @@ class Sifter:
 
     def settings(self) -> dict[str, Any]:
         """What is selected by, in plain values: for logs, and for ranks to compare."""
-        keep, score, schedule = self.schedule.keep, self._scorer.score, self.schedule
-        return {
-            "exit": repr(self.exit),
-            "score": getattr(score, "__name__", "a function") if callable(score) else score,
-            "policy": self.rule.policy.name,
-            "keep": "a function" if callable(keep) else keep,
-            "explore": self.rule.explore,
-            "trim": self.rule.trim,
-            "warmup_steps": schedule.warmup_steps,
-            "stop_step": schedule.stop_step,
-            "every": schedule.every,
-        }
+        return settings_of(self._scorer, self.rule, self.schedule)
 
     def rehearse(self) -> None:
         """Sift and audit every batch from now on, silently: to measure what both cost."""
@@ -287,11 +281,10 @@ class Sifter:
             reduce: over all ranks instead of on this one; `meter.reduced` says how. All ranks
                 must ask, or those that do wait in vain. The same as without in a plain run.
         """
-        own = self.meter.stats()
         if not reduce or not in_use():
-            return own
+            return self.meter.stats()
         ranks = self.ranks or Ranks(lambda: self.device, group_of(self.model))
-        return reduced(ranks.gather((own, self.meter.explored_means)))
+        return reduced(ranks.gather((self.meter.stats(), self.meter.explored_means)))
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
         """Everything needed to go on identically, as plain tensors and numbers.
@@ -322,13 +315,7 @@ class Sifter:
                 f"version {VERSION}: finish the run with the release it was started with, or begin anew"
             )
         self.exit.load_state_dict(state["exit"])  # refuses what is another exit's
-        own = self.settings()
-        changed = [name for name, was in state["settings"].items() if own.get(name) != was]
-        if changed:
-            shown = "; ".join(f"{n}={state['settings'][n]!r} → {own.get(n)!r}" for n in changed)
-            warn_user(
-                f"this sifter goes on from a state that was saved with other settings: {shown}"
-            )
+        say_changes(state["settings"], self.settings())
         self._generator.set_state(state["generator"].cpu())
         self._scorer.autocast = int(state["autocast"])
         self.cursor.load_state_dict(state["cursor"])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.workload import FunctionWorkload, OwnConfig
-from sifting.measure.meter import SiftingWarning
+from sifting.measure.stats import SiftingWarning
 from sifting.report import Extra, collect, write_html
 from sifting.terminal import make_console, say
 from sifting.theory import LeastSquares, simulate

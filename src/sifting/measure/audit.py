@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sifting.measure.meter import Meter, SiftingWarning
+from sifting.measure.meter import Meter
 from sifting.measure.quality import quality
+from sifting.measure.stats import SiftingWarning
 
 DEAR = 0.5  # share of the time that choosing may take before a warning
 SETTLED = 10.0  # seconds of training before the clocks are believed

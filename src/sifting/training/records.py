@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sifting.measure.clocks import charged
-from sifting.measure.meter import Stats
+from sifting.measure.stats import Stats
 
 QUALITY = ("recall", "rank_correlation", "rho_approx", "rho_explored", "misclassified")
 

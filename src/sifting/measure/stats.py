@@ -1,0 +1,122 @@
+"""What sifting cost, what it kept and how well it chose, in numbers.
+
+Shapes: B candidates, K kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+QUALITY = ("recall", "rank_correlation", "rho_approx", "rho_explored", "misclassified")
+WINDOW = 10  # audits that the figures of selection quality are averaged over
+
+
+class SiftingWarning(UserWarning):
+    """Selection is doing harm, or cannot be trusted; the message says what to try."""
+
+
+@dataclass(frozen=True)
+class Stats(Mapping[str, Any]):
+    """A summary of sifting so far; prints as a short report, and reads like a dict.
+
+    Attributes:
+        steps: training batches handed out.
+        selections: candidate batches that were scored.
+        candidates_seen: samples drawn from the loader.
+        samples_trained: samples handed out for training.
+        seconds_scoring: time in scoring and choosing.
+        seconds_auditing: time in measuring the quality of the choice.
+        seconds_between: time in the user's own step, data loading aside.
+        seconds_loading: time waiting for the loader.
+        audits: candidate batches whose exact losses were computed.
+        recall, rank_correlation, rho_approx: see `Quality`; means over the last audits, None
+            before the first.
+        rho_explored: ρ_approx measured in the training step from the random picks (`explore`),
+            without any extra pass; None where there are none.
+        misclassified: share of the kept that the model gets wrong, None where it has no meaning.
+        scoring_share: scoring time over scoring and the user's step together.
+    """
+
+    steps: int
+    selections: int
+    candidates_seen: int
+    samples_trained: int
+    seconds_scoring: float
+    seconds_auditing: float
+    seconds_between: float
+    seconds_loading: float
+    audits: int
+    recall: float | None
+    rank_correlation: float | None
+    rho_approx: float | None
+    rho_explored: float | None
+    misclassified: float | None
+    scoring_share: float
+
+    def __getitem__(self, name: str) -> Any:
+        return asdict(self)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(field.name for field in fields(self))
+
+    def __len__(self) -> int:
+        return len(fields(self))
+
+    def scalars(self) -> dict[str, float]:
+        """What a logger can plot, under the names that all our logs have; what is unknown left out."""
+        names = (*QUALITY, "scoring_share", "candidates_seen", "samples_trained")
+        return {f"sifting/{name}": self[name] for name in names if self[name] is not None}
+
+    def __str__(self) -> str:
+        kept = self.samples_trained / self.candidates_seen if self.candidates_seen else 0.0
+        lines = [
+            f"{self.steps} steps: trained {self.samples_trained} of {self.candidates_seen} candidates "
+            f"({kept:.0%}); {self.selections} batches were sifted",
+            f"scoring took {self.seconds_scoring:.2f} s beside {self.seconds_between:.2f} s of training "
+            f"({self.scoring_share:.1%}), auditing {self.seconds_auditing:.2f} s",
+        ]
+        if self.rho_approx is not None:
+            lines.append(
+                f"choice, over the last {min(self.audits, WINDOW)} of {self.audits} audits: "
+                f"rho_approx {self.rho_approx:.2f} (random: 1.00), recall {self.recall:.2f}, "
+                f"rank correlation {self.rank_correlation:.2f}"
+            )
+        elif self.selections:
+            lines.append("choice: not audited yet")
+        if self.rho_explored is not None:
+            lines.append(f"rho_approx from the random picks in training: {self.rho_explored:.2f}")
+        if self.misclassified is not None:
+            lines.append(f"misclassified among the kept: {self.misclassified:.0%}")
+        return "\n".join(lines)
+
+
+def share_of(part: float, rest: float) -> float:
+    return part / (part + rest) if part > 0 else 0.0
+
+
+def reduced(parts: Sequence[tuple[Stats, tuple[float, float] | None]]) -> Stats:
+    """One summary from those of all ranks.
+
+    Samples are added up; steps, selections and audits, which ranks make together, are those of
+    the rank that has made most; seconds and figures of quality are means over the ranks that
+    have them.
+
+    Args:
+        parts: each rank's summary, and the means that its `rho_explored` is the ratio of.
+    """
+    stats = [own for own, _ in parts]
+
+    def mean(name: str) -> float | None:
+        values = [own[name] for own in stats if own[name] is not None]
+        return sum(values) / len(values) if values else None
+
+    found: dict[str, Any] = {field.name: mean(field.name) for field in fields(Stats)}
+    for name in ("candidates_seen", "samples_trained"):
+        found[name] = sum(own[name] for own in stats)
+    for name in ("steps", "selections", "audits"):
+        found[name] = max(own[name] for own in stats)
+    sums = [sum(column) for column in zip(*(m for _, m in parts if m is not None), strict=True)]
+    found["rho_explored"] = sums[0] / sums[1] if sums and sums[1] > 0 else None
+    return Stats(**found)

@@ -1,0 +1,271 @@
+"""`sifter(loader)` over loaders as they are."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+from sifting import MemoryExit, Sifter
+from sifting.rng import RandomState
+from tests.helpers.loaders import (
+    KINDS,
+    PERMUTED,
+    Counted,
+    ids,
+    make_loader,
+    model,
+    seed_everything,
+    streams,
+    through_a_file,
+    walk,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
+
+WAYS: dict[str, dict[str, Any]] = {
+    "scored": {"exit": "last", "score": "loss"},
+    "memory": {"exit": MemoryExit},
+    "random": {"exit": 1, "policy": "random"},
+}
+
+
+def make_sifter(way: str, **options: Any) -> Sifter:
+    chosen = dict(WAYS[way])
+    if chosen["exit"] is MemoryExit:
+        chosen["exit"] = MemoryExit()
+    return Sifter(model(), **{"audit_every": 0, **chosen, **options})
+
+
+def plainly(kind: str, epochs: int = 2, size: int = 5, **options: Any) -> tuple[Any, Any]:
+    loader, net = make_loader(kind, Counted(), size, **options), model()
+    seed_everything()
+    return [walk(loader, loader, net, epoch=epoch) for epoch in range(epochs)], streams()
+
+
+def sifted(sifter: Sifter, loader: DataLoader[Any], epochs: int = 2) -> Any:
+    seed_everything()
+    return [
+        walk(sifter(loader), loader, sifter.model, epoch=epoch) for epoch in range(epochs)
+    ], streams()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{"keep": 1.0}, {"warmup_steps": 99}], ids=str)
+def test_what_is_not_sifted_is_the_plain_loop_bit_for_bit(
+    kind: str, options: dict[str, Any]
+) -> None:
+    want = plainly(kind)
+    for way in WAYS:
+        assert sifted(make_sifter(way, **options), make_loader(kind, Counted())) == want
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "generator", "varying"])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_so_it_is_with_workers(kind: str, persistent: bool) -> None:
+    options: Any = {"num_workers": 2, "persistent_workers": persistent}
+    want = plainly(kind, **options)
+    found = sifted(make_sifter("scored", warmup_steps=99), make_loader(kind, Counted(), **options))
+    assert found == want  # the random column too, which is drawn in the workers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("keep", [0.5, 0.3, "changing"])
+def test_every_step_trains_what_the_loader_would_have(kind: str, way: str, keep: Any) -> None:
+    share = (lambda step: 0.3 + 0.7 * (step % 3 == 0)) if keep == "changing" else keep
+    plain, _ = plainly(kind)
+    data = Counted()
+    loader, sifter = make_loader(kind, data), make_sifter(way, keep=share)
+    assert len(sifter(loader)) == len(loader)
+    found, _ = sifted(sifter, loader)
+    sizes = [[len(batch) for batch in epoch] for epoch in plain]
+    assert [[len(batch) for batch in epoch] for epoch in found] == sizes
+    ratios = [share(step) if callable(share) else share for step in range(sifter.step)]
+    drawn = [
+        math.ceil(size / ratio - 1e-9)
+        for size, ratio in zip(sum(sizes, []), ratios, strict=True)  # noqa: RUF017
+    ]
+    assert sifter.stats().candidates_seen == sum(drawn)
+    if way == "scored":
+        check_order(kind, data.read, ids(plain[0]), drawn[: len(sizes[0])])
+    else:
+        trained = [i for epoch in found for batch in ids(epoch) for i in batch]
+        assert data.read == trained  # what is dropped is never read
+
+
+def check_order(kind: str, read: list[int], plain: list[list[int]], drawn: list[int]) -> None:
+    """Candidates come in the loader's own order, pass after pass."""
+    first = [i for batch in plain for i in batch]
+    total = sum(drawn)
+    assert read[: min(total, len(first))] == first[:total]
+    for begin in range(len(first), total, len(first)):
+        again = read[begin : min(begin + len(first), total)]
+        if kind in PERMUTED:
+            assert len(set(again)) == len(again)
+            assert kind == "distributed" or set(again) <= set(first)  # each pass has its own share
+        if kind not in ("ordered", "varying") and len(again) > 5:
+            assert again != first[: len(again)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_one_pass(kind: str, way: str) -> None:
+    data = Counted()
+    plain, _ = plainly(kind, epochs=1)
+    first = [i for batch in ids(plain[0]) for i in batch]
+    sifter = make_sifter(way, keep=0.4, epoch="pass")
+    loader = make_loader(kind, data)
+    if kind not in ("varying", "tensors"):
+        assert len(sifter(loader)) == -(-len(first) // 13)
+    found, _ = sifted(sifter, loader, epochs=1)
+    assert sifter.stats().candidates_seen == len(first)
+    if kind != "varying":
+        sizes = [len(batch) for batch in found[0]]
+        assert sizes[:-1] == [5] * (len(sizes) - 1)
+        assert sizes[-1] == -(-5 * (len(first) - 13 * (len(sizes) - 1)) // 13)
+
+
+def interrupted(kind: str, way: str, stop: int, *, epochs: int = 2, **options: Any) -> Any:
+    """What is trained in all, where a run is cut off after a step and goes on from a file."""
+    sifting = options.pop("sifting", {})
+    loader, sifter = make_loader(kind, Counted(), **options), make_sifter(way, **sifting)
+    seed_everything()
+    found: list[Any] = []
+    for epoch in range(epochs):
+        left = stop - sum(map(len, found))
+        found.append(walk(sifter(loader), loader, sifter.model, epoch=epoch, stop=left))
+        if sum(map(len, found)) == stop:
+            break
+    state, now = through_a_file(sifter), RandomState.now()
+    data = Counted()
+    loader, sifter = make_loader(kind, data, **options), make_sifter(way, **sifting)
+    seed_everything(99)
+    sifter.load_state_dict(state)
+    now.restore()
+    epoch = len(found) - 1
+    rest = walk(sifter(loader), loader, sifter.model, epoch=epoch)
+    found[epoch] = found[epoch] + rest
+    for later in range(epoch + 1, epochs):
+        found.append(walk(sifter(loader), loader, sifter.model, epoch=later))
+    return (found, streams()), data.read, rest
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_resumed_epoch_equals_the_whole_one_and_reads_nothing_again(kind: str, way: str) -> None:
+    sifting = {"keep": lambda step: 0.5 if step % 2 else 0.3, "warmup_steps": 1}
+    whole_data = Counted()
+    sifter = make_sifter(way, **sifting)
+    want = sifted(sifter, make_loader(kind, whole_data))
+    for stop in (1, 3, 5, 9):
+        if stop >= sifter.step:
+            continue
+        found, read, _ = interrupted(kind, way, stop, sifting=sifting)
+        assert found == want, stop
+        assert read == whole_data.read[-len(read) :]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_so_it_is_with_workers_that_read_ahead(way: str) -> None:
+    options: Any = {"num_workers": 2, "prefetch_factor": 3}
+    sifting = {"keep": lambda step: 0.5 if step % 2 else 0.3}
+    want, _ = sifted(make_sifter(way, **sifting), make_loader("generator", Counted(), **options))
+    for stop in (2, 6, 11):
+        (found, _), _, _ = interrupted("generator", way, stop, sifting=sifting, **options)
+        # what is drawn at random in the workers is not promised
+        assert [ids(epoch) for epoch in found] == [ids(epoch) for epoch in want], stop
+
+
+def test_another_loader_than_the_one_saved_with_is_refused() -> None:
+    sifter, loader = make_sifter("scored"), make_loader("shuffled", Counted())
+    walk(sifter(loader), loader, sifter.model, stop=3)
+    state = through_a_file(sifter)
+    for other, message in (
+        (make_loader("shuffled", Counted(), 4), "6 batches of this loader hold 24 samples, and 30"),
+        (make_loader("shuffled", Counted(11)), "order ended after 3 batches, and 6 had been drawn"),
+        ([(torch.zeros(4, 5), torch.zeros(4).long())], "place among indices of a DataLoader, and"),
+    ):
+        again = make_sifter("scored")
+        again.load_state_dict(state)
+        with pytest.raises(ValueError, match=message):
+            next(iter(again(other)))
+
+
+@settings(max_examples=60)
+@given(
+    kind=st.sampled_from(KINDS),
+    way=st.sampled_from(list(WAYS)),
+    samples=st.integers(4, 40),
+    size=st.integers(1, 9),
+    ratios=st.lists(st.floats(0.05, 1.0), min_size=1, max_size=4),
+    mapped=st.booleans(),
+    stop=st.integers(1, 12),
+)
+def test_any_loader_any_ratio_any_interruption(
+    kind: str,
+    way: str,
+    samples: int,
+    size: int,
+    ratios: list[float],
+    mapped: bool,
+    stop: int,
+) -> None:
+    def collate(rows: list[Any]) -> Any:
+        x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+        return {"x": x, "y": y} if mapped else (x, y)
+
+    def fresh() -> tuple[Sifter, DataLoader[Any], Counted]:
+        data = Counted(samples)
+        asked = {
+            "keep": lambda step: ratios[step % len(ratios)],
+            "forward": lambda net, batch: net(batch["x"] if mapped else batch[0]),
+            "labels": lambda batch: batch["y"] if mapped else batch[1],
+        }
+        return make_sifter(way, **asked), make_loader(kind, data, size, collate_fn=collate), data
+
+    def epoch(batches: Any, net: Any, stop: int | None = None) -> list[list[int]]:
+        found = []
+        for batch in batches:
+            x = batch["x"] if mapped else batch[0]
+            net(x)
+            found.append([int(row[0]) for row in x.tolist()])
+            if len(found) == stop:
+                break
+        return found
+
+    unused, loader, _ = fresh()
+    seed_everything()
+    plain = epoch(loader, unused.model)
+
+    sifter, loader, data = fresh()
+    seed_everything()
+    whole = epoch(sifter(loader), sifter.model)
+    assert [len(batch) for batch in whole] == [len(batch) for batch in plain]
+    drawn = [
+        math.ceil(len(batch) / ratios[step % len(ratios)] - 1e-9)
+        for step, batch in enumerate(plain)
+    ]
+    assert sifter.stats().candidates_seen == sum(drawn)
+    if way == "scored":
+        check_order(kind, data.read, plain, drawn)
+    else:
+        assert data.read == [i for batch in whole for i in batch]
+
+    sifter, loader, _ = fresh()
+    seed_everything()
+    begun = epoch(sifter(loader), sifter.model, stop)
+    if len(begun) == len(plain):
+        return
+    state, now = through_a_file(sifter), RandomState.now()
+    sifter, loader, again = fresh()
+    sifter.load_state_dict(state)
+    now.restore()
+    rest = epoch(sifter(loader), sifter.model)
+    assert begun + rest == whole
+    assert again.read == data.read[len(data.read) - len(again.read) :]
