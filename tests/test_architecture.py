@@ -54,7 +54,7 @@ def test_the_map_is_current() -> None:
 
 def test_the_map_shows_an_import_that_goes_the_wrong_way() -> None:
     drawn = draw_map.drawing({"rng": {"cli"}, "cli": {"rng"}})
-    assert drawn.splitlines()[1:] == [" 1 rng  □  ✗", " 2 cli  ●  □"]
+    assert drawn.splitlines()[1:] == [" 1 rng  □ ✗", " 2 cli  ● □"]
 
 
 def test_every_room_and_file_is_on_the_page_once() -> None:
