@@ -69,10 +69,12 @@ class Comparison:
     """What `compare_rules` returns: the checkpoints, the arms by name, and what was asked for.
 
     Attributes:
-        steps_C: steps at which losses were measured.
-        arms: by name, the loss of each rule there and what it cost.
+        steps_C: steps at each checkpoint.
+        arms: the course of each rule, by its name.
         constants: of the problem.
-        B, b, epsilon: as `compare_rules` was given them.
+        B: candidates of a step.
+        b: samples that a step is made of.
+        epsilon: share of the loss that may be dropped.
     """
 
     steps_C: Floats
