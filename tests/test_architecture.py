@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import sifting
 from sifting import Sifter
 from tools import draw_map
 
@@ -53,7 +54,7 @@ def test_the_map_is_current() -> None:
 
 def test_the_map_shows_an_import_that_goes_the_wrong_way() -> None:
     drawn = draw_map.drawing({"rng": {"cli"}, "cli": {"rng"}})
-    assert drawn.splitlines()[1:] == [" 1 rng  □  ✗", " 2 cli  ●  □"]
+    assert drawn.splitlines()[1:] == [" 1 rng  □ ✗", " 2 cli  ● □"]
 
 
 def test_every_room_and_file_is_on_the_page_once() -> None:
@@ -106,6 +107,25 @@ def test_no_file_is_long() -> None:
         for path in (ROOT / "src").glob("**/*.py")
     }
     assert {path: count for path, count in lines.items() if count > LONGEST} == {}
+
+
+def test_what_is_no_code_is_packaged_too() -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    listed = re.search(r"^sifting = \[(.*)\]$", project, flags=re.M)
+    assert listed is not None
+    patterns = re.findall(r'"([^"]+)"', listed[1])
+    kept = {path for pattern in patterns for path in draw_map.PACKAGE.glob(pattern)}
+    others = {
+        path
+        for path in draw_map.PACKAGE.glob("**/*")
+        if path.is_file() and path.suffix not in (".py", ".pyc")
+    }
+    assert others == kept
+
+
+def test_the_version_is_said_once() -> None:
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {sifting.__version__}\n" in citation
 
 
 def test_tests_stand_where_their_module_stands() -> None:

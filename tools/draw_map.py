@@ -117,19 +117,21 @@ def drawing(rooms: Graph) -> str:
     """The rooms as a matrix: a mark where the room of the line imports that of the column.
 
     >>> print(drawing({"cli": {"data", "rng"}, "data": {"rng"}, "rng": set()}))
-             1  2  3
+             1 2 3
      1 rng   □
-     2 data  ●  □
-     3 cli   ●  ●  □
+     2 data  ● □
+     3 cli   ● ● □
 
     Above the diagonal there is nothing, unless an import goes the wrong way.
     """
     order = in_order(rooms)
     width = max(map(len, order))
-    lines = [" " * (width + 3) + "".join(f"{i:>3}" for i in range(1, len(order) + 1))]
+    numbers = [f"{i:>2}" for i in range(1, len(order) + 1)]  # upright, to save width
+    heads = ("".join(f" {number[digit]}" for number in numbers) for digit in (0, 1))
+    lines = [" " * (width + 4) + head for head in heads if head.strip()]
     for number, room in enumerate(order, 1):
         marks = [_mark(room, other, rooms, order) for other in order]
-        lines.append(f"{number:>2} {room:<{width}}" + "".join(f"  {mark}" for mark in marks))
+        lines.append(f"{number:>2} {room:<{width}} " + "".join(f" {mark}" for mark in marks))
     return "\n".join(line.rstrip() for line in lines)
 
 

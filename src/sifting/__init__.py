@@ -2,9 +2,9 @@
 
 from sifting import Sifter
 
-sifter = Sifter(model, exit=1, score="loss", keep=0.5)
-for batch in sifter(loader):            # the loader yields twice the batch you train on
-    loss = model(**batch).loss          # the kept half
+sifter = Sifter(model)
+for batch in sifter(loader):            # the loader you have: its batch size is what is trained
+    loss = model(**batch).loss
     loss.backward(); optimizer.step(); optimizer.zero_grad()
 """
 

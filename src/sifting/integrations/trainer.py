@@ -26,6 +26,7 @@ from transformers import Trainer
 from sifting.chooser import Step
 from sifting.integrations.files import read_state, write_state
 from sifting.integrations.trainer_loader import ResumedLoader, TrainLoader
+from sifting.model.trainer_loss import trainer_losses
 from sifting.selection.policies import Proportional
 from sifting.sifter import Sifter
 
@@ -54,7 +55,11 @@ class SiftMixin(_Base):  # type: ignore[misc]
 
     def _make_sifter(self) -> Sifter:
         if not isinstance(self._sift, Sifter):
-            return Sifter(self.model, **self._sift)
+            options = dict(self._sift)
+            losses = trainer_losses(self)  # what the Trainer itself makes of the model's output
+            if losses is not None and not {"loss_fn", "losses"} & options.keys():
+                options["losses"] = losses
+            return Sifter(self.model, **options)
         if self._sift.model is not self.model:
             raise ValueError(
                 f"sift= is a Sifter of another model ({type(self._sift.model).__name__}) than the one "
