@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sifting import Sifter, SiftingWarning
 from sifting.exits.tuned import TunedExit
 from sifting.model.find import find_stack
-from sifting.model.no_trace import quiet
+from sifting.model.no_trace import no_trace
 from sifting.model.places import find_place
 from sifting.model.stack import StackError
 from tests.helpers.models import SMALL
@@ -120,7 +120,7 @@ def test_a_graph_network_whose_nodes_are_the_rows_has_no_place_for_its_graphs() 
     model = Nodes()
     x, graph = torch.randn(7, 3), torch.tensor([0, 0, 0, 1, 1, 1, 1])
     with (
-        quiet(model),
+        no_trace(model),
         pytest.raises(StackError, match=r"no module of Nodes.*a row for each sample"),
     ):
         find_place(model, lambda: model(x, graph), size=2)
@@ -195,7 +195,7 @@ def test_experts_of_a_mixture_are_no_blocks(stack: str | None) -> None:
         want = F.cross_entropy(model(x), y, reduction="none")
     got = Sifter(model, exit="last", score="loss").score((x, y))
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    with quiet(model):
+    with no_trace(model):
         place = find_place(model, lambda: model(x), size=8)
     assert place.path == "stem"
     assert Sifter(model, exit=TunedExit("stem"), score="loss").score((x, y)).shape == (8,)

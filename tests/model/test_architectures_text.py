@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sifting import Sifter
 from sifting.model.find import find_stack
-from sifting.model.no_trace import quiet
+from sifting.model.no_trace import no_trace
 from sifting.model.places import find_place
 from sifting.model.stack import StackError
 from tests.helpers.models import SMALL
@@ -218,7 +218,7 @@ def test_lstm_tagger() -> None:
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     with pytest.raises(StackError, match=r"no stack .* in Tagger.*exit='last', TunedExit\('path"):
         Sifter(model, exit=1)
-    with quiet(model):
+    with no_trace(model):
         place = find_place(model, lambda: model(ids), size=5)
         assert (place.path, place.share) == ("embed", 0)
         with pytest.raises(StackError, match=r"Tagger predicts at every position.*exit='last'"):
@@ -270,12 +270,12 @@ def test_two_tower_retriever(name: str) -> None:
         q = model.encode(model.question, questions, 1 if name == "question" else 3)
         p = model.encode(model.passage, passages, 1 if name == "passage" else 3)
     stack = find_stack(model, f"{name}.encoder.layers")
-    with quiet(model):
+    with no_trace(model):
         stack.check_chain(lambda: model(questions, passages))
         with stack.truncated(1):
             got = model(questions, passages)
         torch.testing.assert_close(got, 20 * q @ p.T, rtol=1e-4, atol=1e-5)
         place = find_place(model, lambda: model(questions, passages), size=6)
     assert place.path.startswith("question.")
-    with quiet(model), pytest.raises(StackError, match=r"no stack of blocks that its own head"):
+    with no_trace(model), pytest.raises(StackError, match=r"no stack of blocks that its own head"):
         find_place(model, lambda: model(questions, passages), size=6, head=True)

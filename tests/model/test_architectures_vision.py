@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sifting import Sifter, SiftingWarning
 from sifting.model.find import find_stack
-from sifting.model.no_trace import quiet
+from sifting.model.no_trace import no_trace
 from sifting.model.places import find_place
 from sifting.model.stack import StackError
 from tests.helpers.models import SMALL
@@ -23,7 +23,7 @@ VISION = {name: value for name, value in SMALL.items() if name != "vocab_size"}
 def truncated(model: nn.Module, path: str | None, k: int, **inputs: Tensor) -> Any:
     """What a model puts out with its stack cut short."""
     stack = find_stack(model, path)
-    with quiet(model):
+    with no_trace(model):
         stack.check_chain(lambda: model(**inputs))
         with stack.truncated(k):
             return model(**inputs)
@@ -72,7 +72,7 @@ def test_yolos_that_adds_positions_between_its_blocks_is_refused() -> None:
         StackError, match=r"'vit.encoder.layer' \(4 × YolosLayer\): block 2 does not"
     ):
         truncated(model, None, 1, pixel_values=pixels)
-    with quiet(model):
+    with no_trace(model):
         place = find_place(model, lambda: model(pixel_values=pixels), size=3)
     assert place.path == "vit.embeddings"
 
@@ -112,7 +112,7 @@ def test_detr() -> None:
         StackError, match=r"stacks that could be meant: 'model.decoder.layers' \(3 ×"
     ):
         find_stack(model)
-    with quiet(model):
+    with no_trace(model):
         place = find_place(model, lambda: model(pixel_values=pixels), size=3, head=True)
     assert str(place).startswith("block 1 of 'model.decoder.layers'")
 
@@ -141,7 +141,7 @@ def test_clip() -> None:
         seen = model.visual_projection(model.vision_model.post_layernorm(hidden[:, 0]))
     got = truncated(model, "vision_model.encoder.layers", 1, **inputs)
     torch.testing.assert_close(got.image_embeds, F.normalize(seen, dim=1), rtol=1e-4, atol=1e-5)
-    with quiet(model):
+    with no_trace(model):
         assert find_place(model, lambda: model(**inputs), size=3).path.startswith("vision_model.")
         with pytest.raises(StackError, match="no stack of blocks that its own head"):
             find_place(model, lambda: model(**inputs), size=3, head=True)
@@ -169,7 +169,7 @@ def test_segformer() -> None:
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
     with pytest.raises(StackError, match=r"no stack .* Segformer.*exit='last', TunedExit"):
         Sifter(model, exit=1)
-    with quiet(model):
+    with no_trace(model):
         assert find_place(model, lambda: model(pixel_values=pixels), size=4).path == (
             "segformer.stages.1"
         )
@@ -307,6 +307,6 @@ def test_unet_with_noise_prediction() -> None:
     model.middle[1] = kept
     got = Sifter(model, exit=1, **given).score(batch)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    with quiet(model):
+    with no_trace(model):
         place = find_place(model, lambda: model(batch["noisy"], batch["t"]), size=5)
     assert place.path == "middle.0"

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sifting.model.no_trace import quiet
+from sifting.model.no_trace import no_trace
 from tests.helpers.models import Net
 
 
@@ -28,7 +28,7 @@ class Counting(nn.Module):
 def test_buffers_are_put_back_even_when_they_were_replaced() -> None:
     model = nn.Sequential(Counting(), nn.BatchNorm1d(3))
     before = {name: (buffer, buffer.clone()) for name, buffer in model.named_buffers()}
-    with quiet(model):
+    with no_trace(model):
         model(torch.ones(4, 3))
     for name, buffer in model.named_buffers():
         assert buffer is before[name][0]
@@ -45,7 +45,7 @@ def test_every_random_stream_goes_on_as_if_nothing_had_happened() -> None:
     random.setstate(states[1])
     np.random.set_state(states[2])  # noqa: NPY002
     model = Counting()
-    with quiet(model):
+    with no_trace(model):
         model(torch.ones(4, 3))
         torch.manual_seed(99)
     assert draw() == want
@@ -57,7 +57,7 @@ def test_modes_come_back_one_by_one_also_after_an_error() -> None:
     modes = [module.training for module in model.modules()]
 
     def fails() -> None:
-        with quiet(model):
+        with no_trace(model):
             assert not any(module.training for module in model.modules())
             raise RuntimeError("broken sample")
 
@@ -77,7 +77,7 @@ def test_a_cache_built_inside_can_be_trained_through_afterwards() -> None:
             return x * self.table
 
     model = Lazy()
-    with quiet(model):
+    with no_trace(model):
         model(torch.ones(3))
     x = torch.ones(3, requires_grad=True)
     model(x).sum().backward()

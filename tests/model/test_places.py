@@ -14,7 +14,7 @@ from sifting import Sifter
 from sifting.exits.tuned import TunedExit
 from sifting.model.features import pool, stopped_at, stopped_in
 from sifting.model.find import find_stack
-from sifting.model.no_trace import quiet
+from sifting.model.no_trace import no_trace
 from sifting.model.places import candidate_places, find_place, structural_place
 from sifting.model.stack import StackError
 from tests.helpers.models import SMALL, Net, token_batch
@@ -169,7 +169,7 @@ def test_a_place_is_found_and_the_forward_stops_there(
 ) -> None:
     model = make()
     x = inputs_for(model, shape)
-    with quiet(model):
+    with no_trace(model):
         place = find_place(model, lambda: model(x), size=2)
         assert place.path == path
         caught: list[Tensor] = []
@@ -207,7 +207,7 @@ def test_shares_are_those_of_the_multiplications() -> None:
         2 * 32 * 36 * 32,
         2 * 32 * 5,
     ]
-    with quiet(model):
+    with no_trace(model):
         places = candidate_places(model, lambda: model(x), size=2)
     assert [place.path for place in places] == ["conv1", "conv2", "fc1"]
     for i, place in enumerate(places):
@@ -221,7 +221,7 @@ def test_a_dear_suggestion_gives_way_to_a_cheap_place() -> None:
     assert late is not None
     assert late.stack is not None
     assert late.stack.path == "features"
-    with quiet(model):
+    with no_trace(model):
         place = find_place(model, lambda: model(x), size=2)
     assert (place.share or 1) < 0.1
 
@@ -234,7 +234,7 @@ def test_of_encoder_and_decoder_the_head_is_reached_from_the_decoder() -> None:
         )
     )  # fmt: skip
     ids = torch.randint(1, 50, (2, 6))
-    with quiet(t5):
+    with no_trace(t5):
         place = find_place(t5, lambda: t5(input_ids=ids, labels=ids), size=2, head=True)
         own = find_place(t5, lambda: t5(input_ids=ids, labels=ids), size=2)
     assert str(place).startswith("block 1 of 'decoder.block', after 5")
@@ -245,14 +245,14 @@ def test_of_encoder_and_decoder_the_head_is_reached_from_the_decoder() -> None:
 def test_the_head_of_a_network_without_a_stack_cannot_be_reached_early() -> None:
     model = Plain()
     x = torch.randn(IMAGES)
-    with quiet(model), pytest.raises(StackError, match=r"Plain predicts at every.*exit='last'"):
+    with no_trace(model), pytest.raises(StackError, match=r"Plain predicts at every.*exit='last'"):
         find_place(model, lambda: model(x), head=True)
 
 
 def test_a_network_of_one_layer_has_no_place() -> None:
     model = nn.Linear(4, 2)
     x = torch.zeros(2, 4)
-    with quiet(model), pytest.raises(StackError, match=r"no module of Linear.*exit='last'"):
+    with no_trace(model), pytest.raises(StackError, match=r"no module of Linear.*exit='last'"):
         find_place(model, lambda: model(x))
 
 
@@ -270,7 +270,7 @@ def test_frozen_layers_and_positions_are_no_places() -> None:
 
     model = Positioned()
     x = torch.randn(2, 4)
-    with quiet(model):
+    with no_trace(model):
         assert [p.path for p in candidate_places(model, lambda: model(x))] == ["hidden"]
 
 

@@ -57,7 +57,7 @@ class AdditiveExit(Exit):
         at = at if at is not None else find_stage(model)
         if at is None:
             raise ValueError(
-                f"{type(model).__name__} has no stages that can be told: name the module with "
+                f"{type(model).__name__} has no stages (layer1, layer2, …): name the module with "
                 "AdditiveExit(model, 'path.to.module')"
             )
         present = [name for name, _ in model.named_modules() if name.split(".")[-1] == NAME]

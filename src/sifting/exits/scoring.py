@@ -18,7 +18,7 @@ from sifting.measure.audit import warn_user
 from sifting.model.agreement import verify
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
-from sifting.model.no_trace import quiet
+from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
 from sifting.parallel.detect import gathers_inside, sharded, unwrap
@@ -161,7 +161,7 @@ class Scorer:
     def _pass(self) -> Iterator[None]:
         self.active = True
         try:
-            with quiet(self.model), self._mirrored_autocast():
+            with no_trace(self.model), self._mirrored_autocast():
                 yield
         finally:
             self.active = False

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from sifting import files
+
 
 def write_state(state: Mapping[str, Any], path: str | Path) -> None:
     """Write a state so that a reader, or a crash, never meets half of it.
 
+    >>> import os, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_state({"step": 3}, Path(folder) / "sifter.pt")
     ...     read_state(Path(folder) / "sifter.pt"), os.listdir(folder)
@@ -21,16 +22,7 @@ def write_state(state: Mapping[str, Any], path: str | Path) -> None:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            torch.save(dict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    files.write_state(path, dict(state))
 
 
 def read_state(path: str | Path) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def stopped_in(stack: Stack, k: int, run: Callable[[], Any]) -> Tensor:
 
 
 def find_stage(model: nn.Module) -> str | None:
-    """Path of the second of a network's stages, where it has stages that can be told.
+    """Path of the second of a network's stages; None where it has none.
 
     >>> stages = nn.ModuleList([nn.Conv2d(3, 8, 3), nn.Conv2d(8, 16, 3), nn.Conv2d(16, 32, 3)])
     >>> find_stage(nn.ModuleDict({"stages": stages}))

@@ -12,11 +12,11 @@ from sifting.rng import RandomState
 
 
 @contextmanager
-def quiet(model: nn.Module) -> Iterator[None]:
+def no_trace(model: nn.Module) -> Iterator[None]:
     """Evaluate a model inside, and leave it and every random stream as they were.
 
     >>> model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
-    >>> with quiet(model):
+    >>> with no_trace(model):
     ...     model.training, torch.is_grad_enabled()
     (False, False)
     >>> model.training, model[0].num_batches_tracked.item()

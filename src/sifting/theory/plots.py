@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sifting import files
 from sifting.theory._checks import Floats
 from sifting.theory.estimation import Estimates
 from sifting.theory.gaussian import rho_gaussian, rho_gaussian_lower
@@ -49,18 +49,12 @@ def save(figure: Figure, path: str | Path) -> None:
     import matplotlib
 
     path = check_path(path)
-    handle, partial = tempfile.mkstemp(dir=path.absolute().parent, suffix=path.suffix)
-    os.close(handle)
-    try:
-        # the same figure gives the same bytes
-        with matplotlib.rc_context({"svg.hashsalt": "sifting", "svg.fonttype": "none"}):
-            metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
-            figure.savefig(partial, dpi=160, metadata=metadata)
-        os.chmod(partial, 0o666 & ~_umask())
-        os.replace(partial, path)
-    except BaseException:
-        os.unlink(partial)
-        raise
+    drawn = io.BytesIO()
+    # the same figure gives the same bytes
+    with matplotlib.rc_context({"svg.hashsalt": "sifting", "svg.fonttype": "none"}):
+        metadata: dict[str, Any] = {"Date": None} if path.suffix.lower() == ".svg" else {}
+        figure.savefig(drawn, format=path.suffix[1:].lower(), dpi=160, metadata=metadata)
+    files.write_bytes(path, drawn.getvalue())
 
 
 def plot_simulation(simulation: Simulation, path: str | Path) -> None:
@@ -281,9 +275,3 @@ def new_figure(
     for spare in grid.ravel()[panels:]:
         spare.set_visible(False)
     return figure, tuple(grid.ravel()[:panels])
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
