@@ -38,8 +38,7 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(simulation, tmp_path, mo
     path.write_bytes(b"old")
 
     def fail(self, file, **_):
-        with open(file, "wb") as f:
-            f.write(b"half")
+        file.write(b"half")
         raise OSError("disk full")
 
     monkeypatch.setattr(Figure, "savefig", fail)
