@@ -14,7 +14,7 @@ P = 1000
 
 def chances(log_f, sigma):
     """P(each is picked) under Gaussian noise, by quadrature, for (P, R) log-losses."""
-    z = np.linspace(-8.5, 8.5, 401)
+    z = np.linspace(-8, 8, 161)
     density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi) * (z[1] - z[0])
     out = []
     for j in range(log_f.shape[1]):
@@ -39,7 +39,7 @@ def test_gaussian_is_below_every_problem_and_attained_by_one(R):
     assert np.all(exact >= lower - 1e-12)
     assert np.all(lower >= p_noise_many(sigma, R) - 1e-12)
     t = np.linspace(0.01, 6, 300)
-    for s, p in zip(sigma[:5], exact[:5], strict=True):
+    for s, p in zip(sigma[:2], exact[:2], strict=True):
         worst = np.zeros((300, R))
         worst[:, 1:] = -s * t[:, None]
         found = (chances(worst, np.full(300, s)) * np.exp(worst)).sum(1).min()
@@ -111,7 +111,7 @@ def test_no_two_point_noise_beats_the_bound_for_any_k():
 
 
 def test_no_gaussian_noise_beats_the_bound_for_the_top_k():
-    # 1 000 problems of 12 losses, 400 draws of noise each; tolerance: 4 standard errors
+    # 1 000 problems of 12 losses, 200 draws of noise each; tolerance: 4 standard errors
     rng = np.random.default_rng(1)
     R = 12
     sigma = np.exp(rng.uniform(-3, 1, P))
@@ -119,11 +119,11 @@ def test_no_gaussian_noise_beats_the_bound_for_the_top_k():
     k = rng.integers(1, R + 1, P)
     rank = np.arange(R) >= (R - k)[:, None]
     best = (np.sort(f, 1) * rank).sum(1) / k
-    score = np.log(f)[:, None] + sigma[:, None, None] * rng.standard_normal((P, 400, R))
+    score = np.log(f)[:, None] + sigma[:, None, None] * rng.standard_normal((P, 200, R))
     order = np.argsort(score, -1)
-    kept = (np.take_along_axis(np.repeat(f[:, None], 400, 1), order, -1) * rank[:, None]).sum(-1)
+    kept = (np.take_along_axis(np.repeat(f[:, None], 200, 1), order, -1) * rank[:, None]).sum(-1)
     kept = kept / k[:, None] / best[:, None]
-    error = kept.std(1, ddof=1) / 20
+    error = kept.std(1, ddof=1) / np.sqrt(200)
     for method in ("any", "gaussian_lower"):
         assert np.all(
             kept.mean(1) + 4 * error >= p_noise_many(sigma, R, k=k, method=method) - 1e-12

@@ -148,7 +148,7 @@ def test_sampled_ratio_lies_above_every_bound(law, sigma):
         assert ratio + 4 * error >= p_noise(sigma, method="gaussian")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.floats(1.001, 1.99))
 def test_sigma_max_is_where_p_times_rho_is_one(rho_2):
     for method in METHODS[1:]:
