@@ -70,7 +70,7 @@ def step(
 
 def make_sifter(model: nn.Module, settings: dict[str, Any]) -> Sifter:
     """A sifter whose audits do not depend on the clock; `exit` may be made from the model."""
-    settings = {"audit_every": 3, **settings}
+    settings = {"audit_every": 3, "draws": "batch", **settings}
     if callable(settings.get("exit")):
         settings["exit"] = settings["exit"](model)
     return Sifter(model, **settings)
