@@ -192,7 +192,7 @@ def lightning(
         module = Module(kind)
         data = Samples(kind).rows
         pairs = TensorDataset(data["x"], data["labels"])
-        sifting = make_callback(make_sifter(module.model, sift))
+        sifting = make_callback(make_sifter(module.model, {"draws": "samples", **sift}))
         callbacks: list[Any] = [sifting]
         if resume is not None:
             every = ModelCheckpoint(where, "{step}", every_n_train_steps=1, save_top_k=-1)

@@ -87,6 +87,8 @@ class Observer:
         if plan is None or batch is None:
             return
         weights_B = None if step.selection is None else step.selection.weights
+        if weights_B is not None and bool((weights_B == 1).all()):
+            weights_B = None  # the user has no reason to multiply by them
         found = compare_gradients(
             plan, outputs, gradients, self.scorer.moved(batch), weights_B=weights_B
         )

@@ -21,7 +21,7 @@ from sifting.model.call import Call
 from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
-from sifting.parallel.detect import gathers_inside, sharded, unwrap
+from sifting.parallel.detect import first_rank, gathers_inside, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 
 UNPLANNED = 10  # batches without any label before a warning
@@ -206,7 +206,7 @@ class Scorer:
             self.exit.prepare(plan, self.model, probe)
         plan.check_batch(batch)
         verify(plan, self.model, batch)
-        if not self._plans:
+        if not self._plans and first_rank():
             say(f"the objective that is scored is {plan.describe()}")
         if plan.kind == "model":
             warn_user(

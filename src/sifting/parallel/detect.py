@@ -18,6 +18,15 @@ def in_use() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
+def first_rank() -> bool:
+    """Whether this process is the one that speaks for its group, or alone.
+
+    >>> first_rank()
+    True
+    """
+    return not in_use() or dist.get_rank() == 0
+
+
 def data_parallel(model: nn.Module) -> nn.parallel.DistributedDataParallel | None:
     """The DDP wrapper in a model, also under `torch.compile`."""
     while isinstance(getattr(model, "_orig_mod", None), nn.Module):

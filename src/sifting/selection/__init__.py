@@ -1,5 +1,18 @@
 """From scores to indices and weights: pure."""
 
-from sifting.selection.policies import Percentile, Policy, Proportional, Random, Top
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sifting.selection.policies import Percentile, Policy, Proportional, Random, Top
 
 __all__ = ["Percentile", "Policy", "Proportional", "Random", "Top"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import torch only for what needs it: schedules do not."""
+    if name not in __all__:
+        raise AttributeError(f"module 'sifting.selection' has no attribute {name!r}")
+    return getattr(importlib.import_module("sifting.selection.policies"), name)
