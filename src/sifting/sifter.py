@@ -256,7 +256,7 @@ class Sifter:
             )
         self.observer.end_step()
         if not self.meter.counts["steps"]:
-            self.chooser.check(batch)
+            self.chooser.check(batch, divides=False)
         step = self.chooser(batch, size)
         assert step.selection is not None
         counts = self.meter.counts
