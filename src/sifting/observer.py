@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.chooser import Selection, Step
-from sifting.data import batch as batches
+from sifting.data.tree import shallow_copy
 from sifting.exits.base import Exit, TrainedBatch
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor, explored_means, warn_user
@@ -59,7 +59,7 @@ class Observer:
         """Take note of a batch that is about to be trained."""
         if self._tells_exit:
             # in a container of its own: the user may take members out of theirs
-            step = replace(step, members=batches.shallow_copy(batch))
+            step = replace(step, members=shallow_copy(batch))
             self.scorer.check(
                 batch
             )  # where it was not scored, nobody has asked yet how losses are made

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.data import batch as batches
+from sifting.data.tree import to_device
 from sifting.exits.base import Exit
 from sifting.exits.block import BlockExit
 from sifting.log import say
@@ -151,7 +151,7 @@ class Scorer:
 
     def moved(self, batch: Any) -> Any:
         """A batch on the model's device."""
-        return batches.to_device(batch, self.device)
+        return to_device(batch, self.device)
 
     def _pieces(self, batch: Any) -> list[Any]:
         samples = self.call.samples
@@ -227,7 +227,7 @@ class Scorer:
         if self.ranks is None:
             return rows, probe
         if probe is not None:
-            probe = batches.to_device(probe, torch.device("cpu"))
+            probe = to_device(probe, torch.device("cpu"))
         probe = self.ranks.share_first(probe)
         return None, None if probe is None else self.moved(probe)
 

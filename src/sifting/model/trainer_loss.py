@@ -5,14 +5,14 @@ The model's own loss is then not what is trained, though it still gives one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sifting.data import batch as batches
 from sifting.model.by_sample import Losses
 from sifting.model.parts import IGNORE
 
@@ -52,7 +52,7 @@ def _losses(
     output = model(**{name: value for name, value in batch.items() if name != "labels"})
     values = []
     for i in range(len(labels)):
-        one = batches.take(output, torch.tensor([i]), size=len(labels))
+        one = _row(output, i, len(labels))
         label = labels[i : i + 1]
         used = label[:, shift:] if shift else label
         if not label.is_floating_point() and bool((used == IGNORE).all()):
@@ -60,6 +60,21 @@ def _losses(
             continue
         values.append(function(one, label).float().reshape(()))
     return torch.stack([value.to(values[0].device) for value in values])
+
+
+def _row(output: Any, row: int, size: int) -> Any:
+    """A model's output of one of its samples."""
+
+    def of_one(value: Any) -> Any:
+        by_sample = isinstance(value, Tensor) and value.ndim > 0 and len(value) == size
+        return value[row : row + 1] if by_sample else value
+
+    if isinstance(output, Mapping):
+        one: Any = copy.copy(output)
+        for name, value in output.items():
+            one[name] = of_one(value)
+        return one
+    return tuple(map(of_one, output)) if isinstance(output, tuple) else of_one(output)
 
 
 def _causal(model: nn.Module) -> bool:
