@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+import sifting
+import sifting.recipes
 from sifting import __version__
 from sifting.cli import main as cli
 
@@ -45,6 +47,7 @@ def test_a_missing_extra_is_named(
 def test_an_extra_that_is_missed_only_on_the_way_is_named_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(sifting, "recipes", sifting.recipes)  # to be put back, as the modules are
     monkeypatch.setitem(sys.modules, "numpy", None)  # as if it were not installed
     for name in [name for name in sys.modules if name.startswith("sifting.recipes")]:
         monkeypatch.delitem(sys.modules, name)
