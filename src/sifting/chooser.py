@@ -17,6 +17,7 @@ from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
 from sifting.parallel.ranks import Ranks, Share, even_count
+from sifting.plain import Plain
 from sifting.selection.choice import Choice, Rule
 from sifting.selection.policies import Random
 from sifting.selection.schedule import Schedule
@@ -101,7 +102,16 @@ class IdChoice:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> IdChoice:
         """Back from what `to_plain` gave."""
-        return cls(**plain)
+        found = Plain(plain, "a choice made ahead")
+        return cls(
+            ids=found.items("ids"),
+            indices=found.tensor("indices", dims=1),
+            weights=found.tensor("weights", dims=1),
+            scores=found.tensor("scores", dims=1),
+            explored=found.tensor("explored", dims=1),
+            explored_count=found.whole("explored_count"),
+            kept=found.whole("kept"),
+        )
 
 
 class Chooser:

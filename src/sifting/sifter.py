@@ -26,11 +26,13 @@ from sifting.compose import (
     say_changes,
     settings_of,
 )
+from sifting.cursor import Cursor
 from sifting.data.joining import Pad
 from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_exit
 from sifting.exits.base import Exit, Setting
-from sifting.loader import Cursor, SiftedLoader
+from sifting.exits.scoring import DTYPES
+from sifting.loader import SiftedLoader
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
 from sifting.measure.stats import Stats, reduced
@@ -40,6 +42,7 @@ from sifting.model.objective import Score
 from sifting.observer import Observer
 from sifting.parallel.detect import in_use
 from sifting.parallel.ranks import Ranks
+from sifting.plain import Plain, generator_state
 from sifting.selection.policies import Policy
 from sifting.selection.schedule import Schedule
 
@@ -307,20 +310,29 @@ class Sifter:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`, in the middle of an epoch too.
 
-        The next iteration goes on after the last batch handed out before the state was taken.
+        The next iteration goes on after the last batch handed out before the state was taken. A
+        state that is refused changes nothing.
         """
-        if state.get("version") != VERSION:
+        if not isinstance(state, Mapping) or state.get("version") != VERSION:
+            given = state.get("version") if isinstance(state, Mapping) else state
             raise ValueError(
-                f"this sifter state has version {state.get('version')!r}, and this release reads "
+                f"this sifter state has version {given!r}, and this release reads "
                 f"version {VERSION}: finish the run with the release it was started with, or begin anew"
             )
-        self.exit.load_state_dict(state["exit"])  # refuses what is another exit's
-        say_changes(state["settings"], self.settings())
-        self._generator.set_state(state["generator"].cpu())
-        self._scorer.autocast = int(state["autocast"])
-        self.cursor.load_state_dict(state["cursor"])
-        self.meter.load_state_dict(state["meter"])
+        found = Plain(state, "the sifter")
+        generator = found.made("generator", generator_state)
+        autocast = found.whole("autocast", most=len(DTYPES) - 1)
+        meter = Meter.checked(found.get("meter"))
+        place = Cursor.checked(found.get("cursor"), steps=meter.counts["steps"])
+        settings = found.inside("settings").content
+        # it refuses what is another exit's: the last that can fail, so that nothing has changed yet
+        self.exit.load_state_dict(found.inside("exit").content)
+        self._generator.set_state(generator)
+        self._scorer.autocast = autocast
+        self.cursor.adopt(*place)
+        self.meter.load_state_dict(found.get("meter"))
         self.observer.forget()
+        say_changes(settings, self.settings())
 
     @property
     def device(self) -> torch.device:

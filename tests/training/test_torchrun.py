@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from sifting.training.run_folder import RunFolder, read_run
+from sifting.training.run_folder import read_run
+from sifting.training.run_writer import RunFolder
 
 PROCESSES = 2
 # dropout's place is taken by random picks and augmentation: both are drawn on every rank
@@ -41,7 +42,9 @@ def launch(folder: Path, *more: str) -> subprocess.Popen[str]:
 def test_two_processes_train_stop_together_and_go_on_to_the_same_weights(tmp_path: Path) -> None:
     whole, cut = launch(tmp_path / "whole"), launch(tmp_path / "cut")
     deadline = time.monotonic() + 120
-    while (RunFolder(tmp_path / "cut").latest() or 0) < 10 and time.monotonic() < deadline:
+    while (
+        RunFolder(tmp_path / "cut").checkpoints.latest() or 0
+    ) < 10 and time.monotonic() < deadline:
         time.sleep(0.05)
     cut.send_signal(signal.SIGTERM)  # torchrun hands it on to both
     said = cut.communicate(timeout=120)[0]
@@ -59,7 +62,7 @@ def test_two_processes_train_stop_together_and_go_on_to_the_same_weights(tmp_pat
         assert run.metrics[-1]["samples_trained"] == run.summary["updates"] * 20 * PROCESSES
         assert run.metrics[-1]["candidates_seen"] == 2 * run.metrics[-1]["samples_trained"]
     last = runs[0].summary["updates"]
-    ends = [RunFolder(tmp_path / name).load(last) for name in ("whole", "cut")]
+    ends = [RunFolder(tmp_path / name).checkpoints.load(last) for name in ("whole", "cut")]
     assert len(ends[0]["ranks"]) == PROCESSES
     for name, value in ends[0]["model"].items():
         assert torch.equal(value, ends[1]["model"][name]), name
