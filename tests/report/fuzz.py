@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sifting.report import NothingToReport, collect, write_html, write_markdown
-from tests.helpers.run_folders import made, write
+from tests.helpers.run_folders import made, seal, write
 
 SECRET = "what-no-page-may-show"
 SECONDS = 2.0  # of processor time for a case
@@ -146,6 +146,8 @@ def build(seed: int, folder: Path) -> Path:
                 spoil(rng, path, secret)
             if rng.random() < 0.1:
                 (path / "reference.json").write_text(json.dumps(value(rng)))
+            if rng.random() < 0.5:  # whoever writes a hostile run can make its checksums too
+                seal(path)
     if rng.random() < 0.2:
         (runs / "door").symlink_to(secret)
     return runs
