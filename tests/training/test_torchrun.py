@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from sifting.training.checkpoints import Checkpoints
 from sifting.training.run_folder import read_run
 from sifting.training.run_writer import RunFolder
 
@@ -19,20 +20,23 @@ PROCESSES = 2
 COMMAND = "train resnet smoke --arm default --batch 20 --epochs 2 --evaluations 7 --recalibrate 0"
 
 
-def launch(folder: Path, *more: str) -> subprocess.Popen[str]:
+def launch(
+    folder: Path, *more: str, command: str = COMMAND, restarts: int = 0, **env: str
+) -> subprocess.Popen[str]:
     run = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
+    run += [f"--max-restarts={restarts}"]
     return subprocess.Popen(
         [
             sys.executable,
             *run,
             "-m",
             "sifting.cli.main",
-            *COMMAND.split(),
+            *command.split(),
             "--out",
             str(folder),
             *more,
         ],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -66,3 +70,31 @@ def test_two_processes_train_stop_together_and_go_on_to_the_same_weights(tmp_pat
     assert len(ends[0]["ranks"]) == PROCESSES
     for name, value in ends[0]["model"].items():
         assert torch.equal(value, ends[1]["model"][name]), name
+
+
+def test_a_rank_that_is_killed_twice_and_then_hangs_is_started_again_each_time(
+    tmp_path: Path,
+) -> None:
+    command = (
+        "train tests.helpers.dying:RECIPE tiny --arm tuned --updates 20 --checkpoint-every 2u "
+        "--evaluations 2 --rank-timeout 4s --resume=auto"
+    )
+    (tmp_path / "marks").mkdir()
+    env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    dying = launch(
+        tmp_path / "dying", command=command, restarts=3, DYING=str(tmp_path / "marks"), **env
+    )
+    whole = launch(tmp_path / "whole", command=command, **env)
+    said = [process.communicate(timeout=400)[0] for process in (whole, dying)]
+    assert [whole.returncode, dying.returncode] == [0, 0], said[0][-2000:] + said[1][-6000:]
+    assert len(list((tmp_path / "marks").iterdir())) == 3
+    assert "rank 1 (process " in said[1]
+    assert "has not answered for" in said[1]
+    ends = [Checkpoints(tmp_path / name / "checkpoints").load(20) for name in ("whole", "dying")]
+    for name, value in ends[0]["model"].items():
+        assert torch.equal(value, ends[1]["model"][name]), name
+    logs = [
+        [(m["kind"], m["step"], m.get("loss"), m.get("accuracy")) for m in run.metrics]
+        for run in (read_run(tmp_path / name) for name in ("whole", "dying"))
+    ]
+    assert logs[0] == logs[1]
