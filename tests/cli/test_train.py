@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -65,8 +66,8 @@ def test_a_checkpoint_passed_over_is_named_and_the_end_is_the_same(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     more = ["--checkpoint-every", "3u", "--keep-checkpoints", "9"]
-    for name in ("whole", "cut"):
-        assert cli.main([OWN, "tiny", "--out", str(tmp_path / name), *more]) == 0
+    assert cli.main([OWN, "tiny", "--out", str(tmp_path / "whole"), *more]) == 0
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     cut = RunFolder(tmp_path / "cut")
     whole = RunFolder(tmp_path / "whole").checkpoints.load(8)["model"]
     about = checksums.read_json(cut.path / "run.json")

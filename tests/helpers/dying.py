@@ -1,9 +1,10 @@
-"""A recipe whose second rank is killed, killed again and then stopped, each once, in the middle."""
+"""A recipe whose second rank is killed, killed again and then hangs, each once, in the middle."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from sifting.training.launch import rank_and_world
 from tests.training.test_recipe import RECIPE as SOUND
 
-ENDS = (signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP)
+TIMES = 3
 
 
 def problem(config: Any, data: Any) -> Any:
@@ -24,9 +25,11 @@ def problem(config: Any, data: Any) -> Any:
     def loss(model: Any, batch: Any) -> Any:
         calls[0] += 1
         done = len(list(Path(marks).iterdir()))
-        if calls[0] == 5 and done < len(ENDS):
+        if calls[0] == 5 and done < TIMES:
             (Path(marks) / str(done)).touch()
-            os.kill(os.getpid(), ENDS[done])
+            if done < TIMES - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(1000)
         return found.loss(model, batch)
 
     return replace(found, loss=loss)
