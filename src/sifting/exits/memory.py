@@ -129,6 +129,10 @@ class MemoryExit(Exit):
         self.table.pass_over(slots_B)
         return scores_B
 
+    def peek(self, ids: Sequence[Any]) -> Tensor:
+        """Scores of samples that are no candidates of a step: nothing is counted as passed over."""
+        return self._score(self.table.slots(ids), learn=False)
+
     def _score(self, slots_B: Tensor, learn: bool) -> Tensor:
         self._write()
         if learn:
