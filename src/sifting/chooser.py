@@ -260,7 +260,11 @@ class Chooser:
             if self.together is not None:
                 chosen_K, first = indices_K, sum(sizes[: self.together.rank])
                 mine = Share(self.together.rank, sizes, indices_K).mine
-                indices_K, weights_K, explored_K = indices_K[mine], weights_K[mine], explored_K[mine]
+                indices_K, weights_K, explored_K = (
+                    indices_K[mine],
+                    weights_K[mine],
+                    explored_K[mine],
+                )
         kept = [everyones[i] for i in indices_K.tolist()]
         made = (kept, indices_K, weights_K, scores_B, explored_K, choice.explored, count)
         return IdChoice(*made, chosen_K, first)

@@ -200,7 +200,9 @@ def _whole(ids: Sequence[Any]) -> Tensor | None:
         return None
     except OverflowError:
         most = max(ids, key=abs)
-        raise ValueError(f"the ID {most} has more than 64 bits: give IDs that are strings") from None
+        raise ValueError(
+            f"the ID {most} has more than 64 bits: give IDs that are strings"
+        ) from None
     return torch.frombuffer(numbers, dtype=torch.long) if numbers else torch.empty(0).long()
 
 
