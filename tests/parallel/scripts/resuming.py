@@ -4,7 +4,7 @@
 
 Writes the final parameters to FOLDER/final.pt, one run after the other. The first NUMBER of them
 are sharded, the others in DDP. `--lively` adds what need not agree between numbers of ranks:
-dropout, random picks. The last rank dies at STEP, unless torchrun has started it again.
+dropout, BatchNorm, random picks. The last rank dies at STEP, unless torchrun has started it again.
 """
 
 from __future__ import annotations
@@ -74,9 +74,15 @@ class Dropped(Block):
         super().__init__(block.linear.in_features)
         self.linear = block.linear
         self.dropout = nn.Dropout(0.2)
+        # its averages are each rank's own, and scoring uses them
+        self.norm = nn.BatchNorm1d(block.linear.in_features).double()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.dropout(super().forward(x))
+        return self.norm(self.dropout(super().forward(x)))
+
+
+def own_buffers(folder: Path, sifter: Sifter) -> Path:
+    return folder / f"buffers-{sifter.step}-{rank()}.pt"
 
 
 def go(
@@ -101,6 +107,9 @@ def go(
     start, path = 0, latest(folder)
     if path is not None:
         start = load(path, model=model, optimizer=optimizer, sifter=sifter)["epoch"]
+        if lively:  # as this rank had them: scoring comes before DDP's next forward makes them alike
+            saved = torch.load(own_buffers(folder, sifter), weights_only=True)
+            assert all(torch.equal(saved[n], b) for n, b in model.named_buffers()), saved
         if rank() == 0:
             print(f"went on from {path.name}", flush=True)
     for epoch in range(start, EPOCHS):
@@ -112,6 +121,8 @@ def go(
             if sifter.step in SAVED:
                 where = {"model": model, "optimizer": optimizer, "sifter": sifter}
                 save(folder, **where, extra={"epoch": epoch}, keep=keep)
+                if lively:
+                    torch.save(dict(model.named_buffers()), own_buffers(folder, sifter))
             if sifter.step == stop_at:
                 return sifter
             restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
