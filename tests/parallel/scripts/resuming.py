@@ -107,7 +107,9 @@ def go(
     start, path = 0, latest(folder)
     if path is not None:
         start = load(path, model=model, optimizer=optimizer, sifter=sifter)["epoch"]
-        if lively:  # as this rank had them: scoring comes before DDP's next forward makes them alike
+        if (
+            lively
+        ):  # as this rank had them: scoring comes before DDP's next forward makes them alike
             saved = torch.load(own_buffers(folder, sifter), weights_only=True)
             assert all(torch.equal(saved[n], b) for n, b in model.named_buffers()), saved
         if rank() == 0:
