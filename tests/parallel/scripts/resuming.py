@@ -1,10 +1,11 @@
 """A run that saves itself, and goes on from its last checkpoint with as many ranks as there are.
 
-    resuming.py FOLDER … [--shard NUMBER] [--lively] [--die-at STEP]
+    resuming.py FOLDER … [--shard NUMBER] [--lively] [--die-at STEP] [--die-in-the-end]
 
 Writes the final parameters to FOLDER/final.pt, one run after the other. The first NUMBER of them
 are sharded, the others in DDP. `--lively` adds what need not agree between numbers of ranks:
-dropout, BatchNorm, random picks. The last rank dies at STEP, unless torchrun has started it again.
+dropout, BatchNorm, random picks. The last rank dies at STEP, unless torchrun has started it again, or
+in the end.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from common import CLASSES, FEATURES, Block, Net, full, join_group, leave
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from sifting import Sifter, TunedExit
 from sifting.checkpoint import latest, load, save
+from tests.parallel.scripts.common import CLASSES, FEATURES, Block, Net, full, join_group, leave
 
 EPOCHS, BATCH, SAMPLES = 2, 8, 96  # samples trained in a step, on all ranks together
 STEPS_LAST = 24
@@ -142,6 +144,7 @@ if __name__ == "__main__":
     parser.add_argument("--shard", type=int, default=0)
     parser.add_argument("--lively", action="store_true")
     parser.add_argument("--die-at", type=int, default=-1)
+    parser.add_argument("--die-in-the-end", action="store_true")
     args = parser.parse_args()
     join_group(seconds=60)
     for place, folder in enumerate(args.folder):
@@ -150,4 +153,9 @@ if __name__ == "__main__":
         if rank() == 0:
             print(f"{total.steps} steps, {total.candidates_seen} candidates", flush=True)
     sys.stdout.flush()
+    if args.die_in_the_end:
+        dist.barrier()
+        if rank() == world() - 1:
+            os._exit(13)
+        time.sleep(600)  # until it is ended
     leave()
