@@ -82,7 +82,7 @@ def test_rho_shows_where_the_bound_is_not_defined(folder, undrawn, capsys):
 def test_noise_for_more_candidates_and_for_the_top_k(folder, undrawn, capsys):
     assert main(["noise", "--sigma", "0.1", "0.5", "--draws", "2000", "-R", "8"]) == 0
     out = capsys.readouterr().out
-    for text in ("top 1 of 8", "Gaussian, worst", "f lognormal", "σ_max", "wrote theory-noise.png"):
+    for text in ("top 1 of 8", "Gauss, worst", "f ~ LogN", "σ_max", "wrote theory-noise.png"):
         assert text in out
     assert main(["noise", "--sigma", "0.5", "--draws", "2000", "-R", "8", "-k", "4"]) == 0
     out = capsys.readouterr().out
