@@ -102,6 +102,24 @@ def test_kept_names_every_problem_and_who_is_ahead(folder, undrawn, capsys):
     assert "few.svg" in out
 
 
+def test_tables_are_whole_in_a_narrow_terminal(capsys):
+    from rich.console import Console
+
+    from sifting.theory._terminal import table
+
+    rows = [["squares", "0.9345 ±0.08", "1.5", "a long remark"], ["", "–", "2,000", "another"]]
+    for width, lines in ((80, 7), (46, 9), (42, 9), (20, 9)):
+        console = Console(width=width, force_terminal=False)
+        table(console, "t", ["problem", "loss of the mean", "K", "meaning"], rows, wrap=(3,))
+        out = capsys.readouterr().out
+        assert console.width == width
+        assert "…" not in out
+        for cell in ("squares", "0.9345 ±0.08", "2,000"):
+            assert cell in out, (width, cell)
+        assert max(map(len, out.splitlines())) <= max(width, 42)  # what the cells need
+        assert len(out.splitlines()) == lines, (width, out)
+
+
 def test_weakly_convex_with_noise(folder, undrawn, capsys):
     assert main(["weakly-convex", *SMALL["weakly-convex"], "--sigma", "0.1"]) == 0
     out = capsys.readouterr().out

@@ -39,8 +39,11 @@ def table(
         table.add_column(name, justify="left" if i in left else "right", no_wrap=i not in wrap)
     for row in rows:
         table.add_row(*row)
-    fixed = (i for i in range(len(columns)) if i not in wrap)
-    needed = edges + sum(max(cells[i], *map(len, columns[i].split("\n"))) for i in fixed)
+    for i in wrap:
+        cells[i] = max(len(word) for row in rows for word in row[i].split())
+    needed = edges + sum(
+        max(cell, *map(len, name.split("\n"))) for cell, name in zip(cells, columns, strict=True)
+    )
     width = console.width
     console.width = max(width, needed)  # too narrow still: the terminal breaks the lines
     console.print(table)
