@@ -259,6 +259,7 @@ class Chooser:
         if everything:
             whole = Selection(made.indices, made.weights, made.scores, batch, made.explored)
             choice = Choice(made.indices, made.weights, made.explored, made.explored_count)
+            self.auditor.by_loss = self.scorer.score == "loss"
             with self.meter.time("auditing", self.scorer.device):
                 self._audit(batch, whole, choice, self.meter.counts["steps"])
             batch = self.samples.take(batch, made.indices, size=len(made.scores))

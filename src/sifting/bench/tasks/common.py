@@ -85,10 +85,10 @@ def classified(model: nn.Module, rows: Rows) -> dict[str, float]:
     return {"accuracy": right / len(rows), "test_loss": total / len(rows)}
 
 
-def classification_loss(model: nn.Module, batch: Any) -> Tensor:
-    """Mean cross-entropy of a batch of inputs and labels."""
+def classification_losses(model: nn.Module, batch: Any) -> Tensor:
+    """Cross-entropy of each sample of a batch of inputs and labels."""
     *inputs, labels_B = batch
-    return F.cross_entropy(model(*inputs), labels_B)
+    return F.cross_entropy(model(*inputs), labels_B, reduction="none")
 
 
 def make_problem(
@@ -98,7 +98,7 @@ def make_problem(
     *,
     exit: int | str | Exit = 1,
     parameters: Iterable[Any] | None = None,
-    loss: Callable[[nn.Module, Any], Tensor] = classification_loss,
+    losses: Callable[[nn.Module, Any], Tensor] = classification_losses,
     measure: Callable[[nn.Module, Rows], dict[str, float]] = classified,
     **more: Any,
 ) -> Problem:
@@ -110,7 +110,7 @@ def make_problem(
         model: to train.
         exit: where the arms called "sift" score.
         parameters: of the optimizer, in groups where they have learning rates of their own.
-        loss: of a batch.
+        losses: of a batch, one a sample; their mean is trained.
         measure: metrics of the model on some samples.
         more: further fields of `Problem`.
     """
@@ -122,7 +122,8 @@ def make_problem(
     return Problem(
         model=model,
         batches=lambda: loader(data.train, config.batch, config.seed),
-        loss=loss,
+        loss=lambda model, batch: losses(model, batch).mean(),
+        losses=losses,
         evaluate=lambda model: measure(model, data.test),
         optimizer=torch.optim.AdamW(
             list(model.parameters()) if parameters is None else parameters,

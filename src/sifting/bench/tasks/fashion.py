@@ -147,7 +147,7 @@ def read(config: FashionConfig) -> Data:
     return Data(learned, held_out, test, CLASSES)
 
 
-def network(width: int) -> nn.Sequential:
+def network(width: int, outputs: int = CLASSES) -> nn.Sequential:
     """Two convolutions and a hidden layer."""
     layers = nn.Sequential(
         nn.Conv2d(1, width, 3, padding=1),
@@ -159,9 +159,10 @@ def network(width: int) -> nn.Sequential:
         nn.Flatten(),
         nn.Linear(2 * width * 7 * 7, 128),
         nn.ReLU(),
-        nn.Linear(128, CLASSES),
+        nn.Linear(128, outputs),
     )
-    return layers.to(memory_format=torch.channels_last)  # faster on a CPU
+    nn.utils.convert_conv2d_weight_memory_format(layers, torch.channels_last)  # faster on a CPU
+    return layers
 
 
 def paper_exit(model: nn.Module, arm: str, at: str) -> int | str | Exit:
@@ -207,7 +208,10 @@ def _recipe(name: str, about: str, **settings: object) -> Recipe[FashionConfig, 
 
 def _smaller(size: str, settings: dict[str, object]) -> dict[str, object]:
     """The numbers of a smoke test, whatever those of the whole task are."""
-    own = {"samples": 40 if settings.get("copies") else 400, "length": SMOKE.length}
+    own: dict[str, object] = {
+        "samples": 40 if settings.get("copies") else 400,
+        "length": SMOKE.length,
+    }
     return own if size == "smoke" else {}
 
 
