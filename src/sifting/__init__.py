@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sifting._version import __version__
 
 if TYPE_CHECKING:
+    from sifting.autopilot.trial import Trial
     from sifting.chooser import Selection
     from sifting.exits.additive import AdditiveExit
     from sifting.exits.base import Exit
@@ -32,6 +33,7 @@ __all__ = [
     "Sifter",
     "SiftingWarning",
     "Stats",
+    "Trial",
     "TunedExit",
     "__version__",
 ]
@@ -44,6 +46,7 @@ _HOME = {
     "Sifter": "sifter",
     "SiftingWarning": "measure.stats",
     "Stats": "measure.stats",
+    "Trial": "autopilot.trial",
     "TunedExit": "exits.tuned",
 }
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sifting.autopilot.pilot import Pilot
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
@@ -136,6 +137,7 @@ class Chooser:
         generator: of every random choice.
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
         together: the ranks to choose with; None to choose alone.
+        pilot: is told of audits, where what is kept is left to it.
     """
 
     def __init__(
@@ -149,11 +151,12 @@ class Chooser:
         generator: torch.Generator,
         nonfinite: Literal["raise", "drop"],
         together: Ranks | None,
+        pilot: Pilot | None = None,
     ) -> None:
         self.scorer, self.rule, self.schedule = scorer, rule, schedule
         self.samples = scorer.call.samples
         self.meter, self.auditor, self.generator = meter, auditor, generator
-        self.nonfinite, self.together = nonfinite, together
+        self.nonfinite, self.together, self.pilot = nonfinite, together, pilot
 
     def __call__(self, batch: Any, size: int, count: int | None = None) -> Step:
         """Choose among the candidates, whatever the schedule says of whether to.
@@ -224,6 +227,8 @@ class Chooser:
         if trimmed:
             highest = scores_B.argsort(descending=True, stable=True)[:trimmed]
             scores_B = scores_B.index_fill(0, highest, -math.inf)
+        if self.pilot is not None:
+            self.pilot.audited(scores_B, exact_B)
         self.auditor.judge(
             step=step,
             scores_B=scores_B,

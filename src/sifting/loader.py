@@ -147,6 +147,7 @@ class SiftedLoader:
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
         self._check_place(resumed)
+        sifter.observer.end_owed()
         source = self._handed(resumed)
         place: Place | None = resumed
         try:
@@ -244,13 +245,13 @@ class SiftedLoader:
         first = resumed is None and meter.counts["candidates_seen"] == 0
         known = isinstance(getattr(self.loader, "dataset", None), Sized)
         sifter.exit.expect(len(self.loader.dataset) if known else None)  # type: ignore[attr-defined]
-        by_id = sifter.exit.by_id or not sifter.rule.policy.scored
         everywhere = self._plan(before)
 
         def choose(number: int, ids: list[Any], size: int) -> Draw:
             if len(ids) == size:
                 return Draw(ids, size, size, sifts=False)
-            if not by_id:
+            # asked each time: an autopilot may change its scorer
+            if not (sifter.exit.by_id or not sifter.rule.policy.scored):
                 return Draw(ids, size, len(ids), sifts=True)
             made = sifter.chooser.by_ids(plain_indices(ids), size)
             ordinal = meter.counts["selections"] + source.sifted_ahead + 1

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.autopilot.pilot import Pilot
 from sifting.chooser import Selection, Step
 from sifting.data.tree import shallow_copy
 from sifting.exits.base import Exit, TrainedBatch
@@ -34,6 +35,7 @@ class Observer:
         auditor: warns by it.
         trims: whether candidates are trimmed, for which no random pick stands.
         idle: whether nothing is ever chosen by score, so that nobody wants to know.
+        pilot: decides what is kept, where that is left to it.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class Observer:
         auditor: Auditor,
         trims: bool,
         idle: bool,
+        pilot: Pilot | None = None,
     ) -> None:
         self.scorer, self.exit, self.meter, self.auditor = scorer, exit, meter, auditor
-        self.trims = trims
+        self.trims, self.pilot = trims, pilot
+        self.under_way = 0  # samples of the step that is being trained; 0 between steps
         self.current: Step | None = None  # the batch handed out last, or that is being trained
         self._heard = False  # whether its losses were reported
         self._tells_exit = exit.observes and not idle
@@ -63,7 +67,10 @@ class Observer:
             self.scorer.check(
                 batch
             )  # where it was not scored, nobody has asked yet how losses are made
+        if self.pilot is not None:
+            self.pilot.meet(batch, step.ids, selected=step.selection is not None)
         self.current, self._heard = step, False
+        self.under_way = step.size
         return step
 
     def forget(self) -> None:
@@ -76,8 +83,15 @@ class Observer:
         if step is not None and step.members is not None and not self._heard:
             self.exit.missed()
         self.exit.end_step()
+        self.end_owed()
         if self._gradients and step is not None:
             self._compare(step)
+
+    def end_owed(self) -> None:
+        """Tell the pilot that a step is over, where it has not been told: also one before a resume."""
+        size, self.under_way = self.under_way, 0
+        if size and self.pilot is not None:
+            self.pilot.after_step(size)
 
     def _compare(self, step: Step) -> None:
         """Warn where the loss that is trained is not the one that is scored."""
@@ -127,6 +141,8 @@ class Observer:
                 f"got a tensor of shape {tuple(losses_B.shape)}"
             )
         self._heard = True
+        if self.pilot is not None:
+            self.pilot.hear(losses_B, None, step.members)
         if step.members is not None:
             trained = TrainedBatch(self.scorer.call, step.members, step.ids)
             self.exit.observe(trained, losses_B)
@@ -169,9 +185,17 @@ class Observer:
             if plan.heads and self.meter.counts["selections"] % VOCABULARY_EVERY:
                 return
             members = step.selection.batch
+        elif plan.heads and self._unwanted():
+            return
         losses_B = self.scorer.losses(output, members)
         if losses_B is not None and losses_B.shape == (step.size,):
+            if self.pilot is not None:
+                self.pilot.hear(losses_B, output, members)
             self.observe(losses_B)
+
+    def _unwanted(self) -> bool:
+        """Whether an autopilot has no use for this batch's losses, a pass over a vocabulary."""
+        return self.pilot is not None and not self.pilot.listening and not self.exit.by_id
 
     def _listen(self, output: Any, step: Step) -> None:
         """Have the gradient of the user's loss noted at the logits, once."""

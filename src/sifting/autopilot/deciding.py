@@ -33,6 +33,9 @@ def decide(judged: Sequence[Judged], current: Option, *, held_out: bool) -> tupl
         held_out: whether held-out samples are looked at.
     """
     allowed = [found for found in judged if _allowed(found, current, held_out)]
+    looked_at = {found.option.scorer for found in allowed if found.share is not None}
+    if looked_at:  # what held-out samples speak for goes before what only losses do
+        allowed = [found for found in allowed if found.option.scorer in looked_at]
     if not allowed:
         return PLAIN, _why_not(judged, current, held_out)
     best = max(allowed, key=lambda found: (_gain(found), found.option == current))
@@ -66,10 +69,10 @@ def _allowed(found: Judged, current: Option, held_out: bool) -> bool:
         if found.option == current:
             return found.speedup >= LEAVE
         return found.lower >= ENTER
-    if found.kept_loss is None or disagrees:
+    if found.kept_loss is None or disagrees or found.learnable is False:
         return False
-    if held_out and found.share is not None and (found.lower or 0) < 1:
-        return False  # the loss sits where nothing is learned
+    if held_out and found.learnable is None and found.option.ratio == 2:
+        return False  # held-out samples have yet to tell
     margin = EPSILON / 2 if found.option == current else 0.0
     return found.kept_loss >= 1 - EPSILON - margin and _gain(found) > LEAVE
 

@@ -40,6 +40,8 @@ class Judged:
         speedup: progress of a step over that of a plain one, by the share, its cost taken off.
         lower: the same with the share lowered by its error.
         forgets: whether what is dropped gets worse.
+        learnable: of a memory, whether progress is made where losses are high; None where no
+            held-out samples tell.
         vetoed: whether a trial has found harm.
     """
 
@@ -52,6 +54,7 @@ class Judged:
     speedup: float | None = None
     lower: float | None = None
     forgets: bool = False
+    learnable: bool | None = None
     vetoed: bool = False
 
     def to_plain(self) -> dict[str, Any]:

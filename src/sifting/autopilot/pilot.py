@@ -71,11 +71,18 @@ class Pilot:
         self._progress: dict[str, list[Progress]] = {}
         self._scores: dict[str, Tensor] = {}  # of the batch under way
         self._last_layer = LastLayer(scorer.model)
+        self._met = self._done = 0  # steps that were handed out, that are over
+        self._saved: tuple[Any, Any] | None = None  # plan and averaged weights of a state
         self._gained = 0.0  # plain steps that the steps so far are expected to stand for
 
-    def keep_at(self, step: int) -> float:
-        """Share of the candidates that is kept."""
+    about = "auto"  # in place of a number
+
+    def __call__(self, step: int) -> float:
+        """Share of the candidates that is kept, as `keep=` takes it."""
         return 1 / self.decision.option.ratio
+
+    def __repr__(self) -> str:
+        return "'auto'"
 
     @property
     def option(self) -> Option:
@@ -85,19 +92,19 @@ class Pilot:
     @property
     def saving(self) -> float:
         """Share of the time that the run so far is expected to have saved."""
-        steps = self.meter.counts["steps"]
-        return max(0.0, 1 - steps / self._gained) if steps and self._gained > steps else 0.0
+        return 1 - self._done / self._gained if self._gained > self._done > 0 else 0.0
 
     # -- evidence from training itself
 
     def meet(self, batch: Any, ids: Sequence[Any] | None, *, selected: bool) -> None:
         """Score a batch that is about to be trained as it is, for comparing scorers, now and then."""
         self._scores = {}
-        step = self.meter.counts["steps"]
-        if selected or step % (OFTEN if step < EARLY else SELDOM):
+        step, self._met = self._met, self._met + 1
+        if self.rehearsing or selected or step % (OFTEN if step < EARLY else SELDOM):
             return
         with self.meter.time("auditing", self.scorer.device):
             self._scores = self.scorer.rehearse(batch, ids)
+            self.meter.counts["rehearsals"] += 1
             self._last_layer.listen(self.scorer.plan)
 
     def hear(self, losses_B: Tensor, output: Any, batch: Any) -> None:
@@ -122,9 +129,9 @@ class Pilot:
             features_BH = None
         self.evidence.add(scores, losses_B.detach(), errors_BC, features_BH)
 
-    def audited(self, scores: Mapping[str, Tensor], exact_B: Tensor) -> None:
-        """Take in an audit of candidates, with all of their exact losses."""
-        self.evidence.add(scores, exact_B)
+    def audited(self, scores_B: Tensor, exact_B: Tensor) -> None:
+        """Take in an audit of candidates by the scorer in use, with all of their exact losses."""
+        self.evidence.add({self.exit.active: scores_B}, exact_B)
 
     # -- looking and deciding
 
@@ -136,7 +143,8 @@ class Pilot:
         """
         self._scores = {}
         self._last_layer.take()
-        step = self.meter.counts["steps"]
+        self._done += 1
+        step = self._done
         self._gained += self.decision.speedup
         if self.rehearsing or self.scorer.plan is None:
             return
@@ -161,6 +169,9 @@ class Pilot:
         self._held_out = read_held_out(held_out, most=MOST, size=samples.size)
         there = sum(map(samples.size, self._held_out))
         self._plan = plan_looks(self.trial.updates, batch=size, held_out=there)
+        if self._saved is not None and self._saved[0] is not None:
+            steps, count = self._saved[0]
+            self._plan = LookPlan(tuple(map(int, steps)), int(count))
         if not self._plan.steps or not self.exit.looks:
             self._plan = LookPlan((), 0)
             self._held_out = []
@@ -177,6 +188,9 @@ class Pilot:
         self._held_out = taken
         horizon = max(10.0, 0.02 * (self.trial.updates or 2500))
         self._average = AveragedWeights(self.scorer.model, min(horizon, 100.0))
+        if self._saved is not None and self._saved[1] is not None:
+            self._average.load_state_dict(self._saved[1])
+        self._saved = None
 
     @property
     def _every(self) -> int:
@@ -289,17 +303,32 @@ class Pilot:
     def rehearse(self) -> None:
         """Choose one in two by what looks at samples from now on, whatever it is worth: to be timed."""
         self.rehearsing = True
-        self.decision = Decision(0, Option(self.exit.looks, LADDER[0]), "to be timed")
+        self.decision = Decision(0, Option(self.exit.looks or "any", LADDER[0]), "to be timed")
 
     def take_records(self) -> list[dict[str, Any]]:
         """What has happened since this was last asked, for a log."""
         found, self.records = self.records, []
         return found
 
-    def explain(self) -> str:
-        """What is done, since when and why, in a sentence."""
-        doing = f"training on {self.option}" if self.option == PLAIN else f"keeping {self.option}"
-        return f"{doing} since step {self.decision.step}: {self.decision.why}"
+    @property
+    def listening(self) -> bool:
+        """Whether the exact losses of the batch under way are wanted."""
+        return bool(self._scores)
+
+    def summary(self) -> dict[str, Any]:
+        """What `Stats` says of it."""
+        scorer = self.option.scorer or self.exit.looks or MEMORY
+        option = Option(scorer, LADDER[0])
+        recent = self._recent(scorer) if scorer != MEMORY else None
+        return {
+            "option": f"keeps {self.option}",
+            "since": self.decision.step,
+            "why": self.decision.why,
+            "learning_share": None if recent is None or recent.share != recent.share else recent.share,
+            "kept_loss": self.evidence.kept_loss(option),
+            "agreement": self.evidence.agreement(option),
+            "saving": self.saving,
+        }
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -312,6 +341,7 @@ class Pilot:
                 name: [list(vars(one).values()) for one in found]
                 for name, found in self._progress.items()
             },
+            "steps": [self._met, self._done],
             "gained": self._gained,
             "plan": None if self._plan is None else [list(self._plan.steps), self._plan.samples],
             "average": None if self._average is None else self._average.state_dict(),
@@ -332,5 +362,6 @@ class Pilot:
             for name, found in state["progress"].items()
         }
         self._gained = float(state["gained"])
+        self._met, self._done = map(int, state["steps"])
         self._plan = self._average = None
-        self._resumed = None if plan is None else (plan, state["average"])
+        self._saved = plan, state["average"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.data.tree import to_device
+from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.block import BlockExit
 from sifting.log import say
@@ -93,6 +94,25 @@ class Scorer:
             if learn:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
         return torch.cat(found).float().to(self.device)
+
+    def rehearse(
+        self, batch: Any, ids: Sequence[Any] | None, *, learn: bool = True
+    ) -> dict[str, Tensor]:
+        """The scores of every scorer that competes, of a batch that nothing is chosen from.
+
+        Args:
+            ids: of its samples, where they are known.
+            learn: whether those with weights of their own learn from it.
+        """
+        assert isinstance(self.exit, AutoExit)
+        moved = self.moved(batch)
+        with self._pass():
+            plan = self._planned(moved)
+            if plan is None:
+                return {}
+            return self.exit.scores_of_all(
+                plan, self.model, moved, self.score, learn=learn, ids=ids
+            )
 
     def examine(self, batch: Any, *, early: bool) -> list[Examined] | None:
         """Piece by piece: exact losses, what is misclassified, and the exit's own losses.

@@ -24,7 +24,7 @@ SPAN = 100  # training steps whose random picks give one reading of ρ
 class Meter:
     """Counts, times and judges; all of it survives a `state_dict` round trip."""
 
-    COUNTS = ("steps", "selections", "candidates_seen", "samples_trained", "audits")
+    COUNTS = ("steps", "selections", "candidates_seen", "samples_trained", "audits", "rehearsals", "held_out_seen")
     CLOCKS = ("scoring", "auditing", "between", "loading")
 
     def __init__(self) -> None:
@@ -113,6 +113,8 @@ class Meter:
             seconds_between=seconds["between"],
             seconds_loading=seconds["loading"],
             audits=counts["audits"],
+            rehearsals=counts["rehearsals"],
+            held_out_seen=counts["held_out_seen"],
             recall=recall,
             rank_correlation=correlation,
             rho_approx=rho,

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sifting.autopilot.trial import Trial
 from sifting.sifter import Sifter
 from sifting.training.arms import find_arm
 from sifting.training.config import OPERATIONAL, RunConfig, plain_settings
@@ -50,7 +51,10 @@ def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | N
     warm, last = (
         round(share * updates) * config.accumulate for share in (config.warmup, arm.until)
     )
-    stop = {"stop_step": max(1, warm, last)} if arm.until < 1 else {}
+    more: dict[str, Any] = {"stop_step": max(1, warm, last)} if arm.until < 1 else {}
+    if arm.keep == "auto":
+        held_out = None if problem.held_out is None else problem.held_out()
+        more["trial"] = Trial(held_out=held_out, updates=updates * config.accumulate)
     return arm.make(
         problem.model,
         early=problem.exit,
@@ -60,7 +64,7 @@ def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | N
         audit_log=log if rank == 0 or config.scope == "global" else None,
         scope=config.scope if world > 1 else "rank",
         seed=config.seed,
-        **stop,
+        **more,
         **{"draws": "batch" if problem.sized else "samples", **problem.sifter},
     )
 

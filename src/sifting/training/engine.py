@@ -154,6 +154,9 @@ class Engine:
         return status
 
     def _after_update(self) -> None:
+        if self.sifter.pilot is not None:
+            for record in self.sifter.pilot.take_records():
+                self._record(record.pop("kind"), record)
         save = self._agree() or self._due(self.pace.checkpoint_every)
         if self._due(self.pace.log_every):
             self._log_training()
