@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sifting.chooser import Selection
     from sifting.exits.additive import AdditiveExit
     from sifting.exits.base import Exit
+    from sifting.exits.input import InputExit
     from sifting.exits.memory import MemoryExit
     from sifting.exits.tuned import TunedExit
     from sifting.measure.stats import SiftingWarning, Stats
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AdditiveExit",
     "Exit",
+    "InputExit",
     "MemoryExit",
     "Selection",
     "Sifter",
@@ -41,6 +43,7 @@ __all__ = [
 _HOME = {
     "AdditiveExit": "exits.additive",
     "Exit": "exits.base",
+    "InputExit": "exits.input",
     "MemoryExit": "exits.memory",
     "Selection": "chooser",
     "Sifter": "sifter",

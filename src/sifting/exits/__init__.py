@@ -5,6 +5,7 @@ from __future__ import annotations
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.block import BlockExit
+from sifting.exits.input import InputExit
 from sifting.exits.tuned import TunedExit
 
 
@@ -18,4 +19,6 @@ def make_exit(exit: int | str | Exit) -> Exit:
         return exit
     if exit == "auto":
         return AutoExit()
+    if exit == "input":
+        return InputExit()
     return TunedExit() if exit == "tuned" else BlockExit(exit)

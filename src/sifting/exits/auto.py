@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from sifting.exits.base import Exit, Setting, TrainedBatch
+from sifting.exits.input import InputExit
 from sifting.exits.memory import MemoryExit, ids_in
-from sifting.exits.tuned import INPUT, TunedExit
+from sifting.exits.tuned import TunedExit
 from sifting.model.objective import Score
 from sifting.model.plan import Plan
 from sifting.model.places import work_share
@@ -26,7 +27,7 @@ class AutoExit(Exit):
     ['input', 'memory', 'tuned']
 
     Of the exits that look at the samples, the first that fits the model is taken: one on what the
-    model is given (`TunedExit("input")`), which runs nothing of it, else one at an early place. A
+    model is given (`InputExit`), which runs nothing of it, else one at an early place. A
     memory competes where the samples' IDs are known.
 
     Args:
@@ -46,7 +47,7 @@ class AutoExit(Exit):
 
     def __init__(self, scorers: Mapping[str, Exit] | None = None) -> None:
         if scorers is None:
-            scorers = {INPUT: TunedExit(INPUT), "tuned": TunedExit(), MEMORY: MemoryExit()}
+            scorers = {"input": InputExit(), "tuned": TunedExit(), MEMORY: MemoryExit()}
         self.scorers: dict[str, Exit] = dict(scorers)
         self.active = self.looks = ""
         self.costs: dict[str, float] = {}
@@ -63,8 +64,8 @@ class AutoExit(Exit):
 
     @property
     def runs(self) -> bool:  # type: ignore[override]
-        """Whether any of its scorers looks at samples."""
-        return bool(self.looks) or not self._prepared
+        """Whether its scorer that looks at samples runs the model for it."""
+        return not self._prepared or bool(self.looks and self.scorers[self.looks].runs)
 
     @property
     def shardable(self) -> bool:  # type: ignore[override]
@@ -206,9 +207,11 @@ class AutoExit(Exit):
 
 def cost_of(scorer: Exit, plan: Plan, model: nn.Module, probe: Any) -> float:
     """What an exit takes to score a sample, as a share of a forward's work."""
+    if isinstance(scorer, InputExit):
+        return 0.0
     path = getattr(scorer, "place", None)
     if path is None:
-        return 0.0 if getattr(scorer, "before", False) else 1.0
+        return 1.0  # not known: as dear as can be
     return work_share(model, lambda: plan.call.run(model, probe), path)
 
 

@@ -80,9 +80,7 @@ class Scorer:
 
     def scores(self, batch: Any, *, learn: bool) -> Tensor | None:
         """Scores of a batch; None where none of its samples has a label."""
-        known = signature(self.call, batch) in self._plans
-        still = known and not self.exit.runs  # nothing to be quiet about, nothing to move
-        moved = batch if still else self.moved(batch)
+        moved, still = self._given(batch)
         with torch.no_grad() if still else self._pass():
             plan = self._planned(moved)
             if plan is None:
@@ -95,6 +93,12 @@ class Scorer:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
         return torch.cat(found).float().to(self.device)
 
+    def _given(self, batch: Any) -> tuple[Any, bool]:
+        """A batch where it is scored, and whether nothing of the model is run for it."""
+        known = signature(self.call, batch) in self._plans
+        still = known and not self.exit.runs  # nothing to be quiet about, nothing to move
+        return (batch if still else self.moved(batch)), still
+
     def rehearse(
         self, batch: Any, ids: Sequence[Any] | None, *, learn: bool = True
     ) -> dict[str, Tensor]:
@@ -105,8 +109,8 @@ class Scorer:
             learn: whether those with weights of their own learn from it.
         """
         assert isinstance(self.exit, AutoExit)
-        moved = self.moved(batch)
-        with self._pass():
+        moved, still = self._given(batch)
+        with torch.no_grad() if still else self._pass():
             plan = self._planned(moved)
             if plan is None:
                 return {}

