@@ -21,7 +21,7 @@ from sifting.parallel.ranks import Ranks
 from sifting.selection import scores
 from sifting.selection.choice import Rule
 from sifting.selection.policies import Proportional, find_policy
-from sifting.selection.schedule import Schedule
+from sifting.selection.schedule import Schedule, kept_count
 
 
 def one_of(name: str, value: object, first: str, second: str) -> None:
@@ -47,7 +47,7 @@ def choose_mode(exit: Any, keep: Any, policy: Any) -> tuple[Any, Any]:
     if exit is None:
         exit = AUTO if keep == AUTO else "tuned"
     if isinstance(keep, str) and keep != AUTO:
-        raise ValueError(f"keep={keep!r}: give a number in (0, 1], a function of the step, or 'auto'")
+        raise TypeError(f"keep={keep!r}: give a number in (0, 1], a function of the step, or 'auto'")
     return exit, keep
 
 
@@ -92,7 +92,12 @@ def make_rule(
         # "proportional" corrects for its own choice, and needs no insurance
         explore = 0.0 if isinstance(chosen, Proportional) else exit.default_explore
     rule = Rule(chosen, trim, explore)
-    if not isinstance(keep, str) and not callable(keep) and trim + keep > 1:
+    if isinstance(keep, str):
+        if trim > 0.5:
+            raise ValueError(
+                f"trim={trim} leaves less than half, which keep='auto' keeps at most: lower it"
+            )
+    elif not callable(keep) and kept_count(keep, 1) and trim + keep > 1:
         raise ValueError(
             f"trim={trim} and keep={keep} add up to more than all candidates: lower one of them"
         )
