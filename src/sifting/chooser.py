@@ -214,8 +214,8 @@ class Chooser:
         found: list[Any] | None = self.scorer.examine(batch, early=self.auditor.wants_early)
         if self.together is not None:
             here = [tuple(v if v is None else v.cpu() for v in piece) for piece in found or ()]
-            parts = self.together.gather(None if found is None else here)
-            found = None if None in parts else [piece for pieces in parts for piece in pieces]
+            parts: list[list[Any]] = self.together.gather(here)  # empty where nothing has a label
+            found = [piece for pieces in parts for piece in pieces] if all(parts) else None
         if found is None:
             return
         wrong = [flags for _, flags, _ in found if flags is not None]
