@@ -13,14 +13,15 @@ from tests.helpers.processes import LIMIT, run_ranks, torchrun
 
 PROCESSES = 2
 # dropout's place is taken by random picks and augmentation: both are drawn on every rank
-COMMAND = "train resnet smoke --arm default --batch 20 --epochs 2 --evaluations 7 --recalibrate 0"
-WORDS = ["-m", "sifting.cli.main", *COMMAND.split(), "--out"]
+COMMAND = "train resnet smoke --arm default --evaluations 8 --recalibrate 0"
+SMALL = "--images 400 --side 8 --batch 10 --epochs 2"
+WORDS = ["-m", "sifting.cli.main", *COMMAND.split(), *SMALL.split(), "--out"]
 
 
 def test_two_processes_train_stop_together_and_go_on_to_the_same_weights(tmp_path: Path) -> None:
     cut = torchrun([*WORDS, tmp_path / "cut"])
     deadline = time.monotonic() + LIMIT
-    while (RunFolder(tmp_path / "cut").latest() or 0) < 10 and time.monotonic() < deadline:
+    while (RunFolder(tmp_path / "cut").latest() or 0) < 5 and time.monotonic() < deadline:
         time.sleep(0.05)
     cut.send_signal(signal.SIGTERM)  # torchrun hands it on to both
     said = cut.communicate(timeout=LIMIT)
@@ -33,8 +34,8 @@ def test_two_processes_train_stop_together_and_go_on_to_the_same_weights(tmp_pat
         assert done.returncode == 0, done
     runs = [read_run(tmp_path / name) for name in ("whole", "cut")]
     for run in runs:
-        assert run.summary["updates"] == 2 * (1400 // (20 * PROCESSES))
-        assert run.metrics[-1]["samples_trained"] == run.summary["updates"] * 20 * PROCESSES
+        assert run.summary["updates"] == 2 * (400 // (10 * PROCESSES))
+        assert run.metrics[-1]["samples_trained"] == run.summary["updates"] * 10 * PROCESSES
         assert run.metrics[-1]["candidates_seen"] == 2 * run.metrics[-1]["samples_trained"]
     last = runs[0].summary["updates"]
     ends = [RunFolder(tmp_path / name).load(last) for name in ("whole", "cut")]
