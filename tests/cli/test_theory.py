@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from sifting.theory import _commands
-from sifting.theory.cli import main
+from sifting.cli import theory_commands
+from sifting.cli.theory import main
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -202,7 +202,7 @@ def test_stopping_by_hand_is_not_a_traceback(folder, capsys, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_commands, "simulate", stop)
+    monkeypatch.setattr(theory_commands, "simulate", stop)
     assert main(["gsgd"]) == 130
     assert "nothing was written" in capsys.readouterr().err
 
@@ -211,7 +211,7 @@ def test_a_missing_extra_is_named(folder, capsys, monkeypatch):
     def missing(*_, **__):
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
 
-    monkeypatch.setattr(_commands, "plot_rho", missing)
+    monkeypatch.setattr(theory_commands, "plot_rho", missing)
     assert main(["rho", *SMALL["rho"]]) == 2
     assert "pip install 'sifting[theory]'" in capsys.readouterr().err
 

@@ -6,6 +6,8 @@ import argparse
 
 import numpy as np
 
+from sifting.cli.theory_past import noise_many
+from sifting.cli.theory_tables import chunks, open_console, progress_bar, table, until, with_error
 from sifting.theory import (
     DeepLinearNetwork,
     LeastSquares,
@@ -21,8 +23,6 @@ from sifting.theory import (
     simulate,
 )
 from sifting.theory._checks import floats, whole
-from sifting.theory._commands_past import noise_many
-from sifting.theory._terminal import chunks, open_console, progress_bar, table, until, with_error
 from sifting.theory.noise import SIGMA_LIMIT
 from sifting.theory.plots import (
     check_path,

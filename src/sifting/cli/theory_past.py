@@ -6,6 +6,7 @@ import argparse
 
 import numpy as np
 
+from sifting.cli.theory_tables import open_console, progress_bar, table, with_error
 from sifting.theory import (
     LeastSquares,
     LogisticRegression,
@@ -25,7 +26,6 @@ from sifting.theory import (
     weakly_convex_bound,
 )
 from sifting.theory._checks import Floats, candidates, floats, whole
-from sifting.theory._terminal import open_console, progress_bar, table, with_error
 from sifting.theory.adaptive import Comparison
 from sifting.theory.plots import check_path
 from sifting.theory.plots_past import plot_kept, plot_noise_many, plot_weak
