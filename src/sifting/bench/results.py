@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from sifting.verdict.intervals import ratio_of
 
 RESULTS = Path("benchmarks/results/bench")
 DIGITS = 5  # of figures that are kept
+FAR = 1.2  # beyond the shortest and longest baseline by so much, the scale ends
 LENGTHS = {
     "baseline-60": 0.6,
     "baseline-75": 0.75,
@@ -135,41 +137,43 @@ def worth(
 ) -> dict[str, dict[str, Any]]:
     """Time ÷ that of a baseline which ends as well: by how good baselines of other lengths become.
 
-    >>> base = {name: {"0": 0.6 + 0.1 * length} for name, length in LENGTHS.items()}
-    >>> found = worth({**base, "memory": {"0": 0.72}}, lower_is_better=False)
+    >>> base = {name: {"0": 0.7 + 0.1 * math.log(length)} for name, length in LENGTHS.items()}
+    >>> found = worth({**base, "memory": {"0": 0.7 + 0.1 * math.log(1.25)}}, lower_is_better=False)
     >>> round(found["memory"]["value"], 2)
-    0.83
+    0.8
 
-    A baseline of 1.25 times the length that ends where an arm ends makes the arm worth 1 / 1.25.
-    Where an arm is beyond the longest baseline or behind the shortest, that is the end of the scale,
-    and said.
+    A straight line through the figures of those baselines over the logarithm of their length gives
+    what a difference is worth. Nothing where longer baselines are not better. Beyond `FAR` times the
+    lengths that were run, the end of the scale stands, and `at_the_end` counts the seeds there.
 
     Args:
         finals: figures of merit at the end, by arm and seed.
         lower_is_better: of the figures.
     """
+    sign = -1.0 if lower_is_better else 1.0
     means = {
-        LENGTHS[arm]: statistics.fmean(by_seed.values())
+        math.log(LENGTHS[arm]): sign * statistics.fmean(by_seed.values())
         for arm, by_seed in finals.items()
         if arm in LENGTHS and by_seed
     }
-    if len(means) < 3 or 1.0 not in means:
+    if len(means) < 3 or 0.0 not in means:
         return {}
-    lengths = np.array(sorted(means))
-    sign = -1.0 if lower_is_better else 1.0
-    # longer is better, or the scale says nothing: small steps back are the seeds' noise
-    heights = np.maximum.accumulate([sign * means[length] for length in lengths])
-    found = {}
+    slope = float(np.polyfit(list(means), list(means.values()), 1)[0])
+    if slope <= 0:
+        return {}
+    low, high = min(means) - math.log(FAR), max(means) + math.log(FAR)
+    base, found = finals[protocol.BASELINE], {}
     for arm, by_seed in finals.items():
-        seeds = sorted(set(by_seed) & set(finals[protocol.BASELINE]))
+        seeds = sorted(set(by_seed) & set(base))
         if arm in LENGTHS or not seeds:
             continue
-        gaps = [sign * (by_seed[s] - finals[protocol.BASELINE][s]) for s in seeds]
-        level = sign * means[1.0]
-        worths = [float(np.interp(level + gap, heights, lengths)) for gap in gaps]
-        estimate = ratio_of([1.0] * len(worths), worths)
-        edges = (float(lengths[0]), float(lengths[-1]))
-        found[arm] = {**estimate.to_dict(), "at_the_end": sum(w in edges for w in worths)}
+        logs = [sign * (by_seed[seed] - base[seed]) / slope for seed in seeds]
+        lengths = [math.exp(min(max(log, low), high)) for log in logs]
+        estimate = ratio_of([1.0] * len(lengths), lengths)
+        found[arm] = {
+            **estimate.to_dict(),
+            "at_the_end": sum(not low < log < high for log in logs),
+        }
     return found
 
 
