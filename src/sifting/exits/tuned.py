@@ -221,6 +221,7 @@ class TunedExit(Exit):
     def _features(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
         """Run up to the exit, handing over parts that have a head; gives pooled features."""
         if self.stack is None:
+            plan.check_batch(batch)
             module = get_module(model, self.path, "at")
             hidden = stopped_at(module, lambda: plan.call.run(model, batch))
             channels = channels_of(module)
