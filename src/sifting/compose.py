@@ -47,7 +47,9 @@ def choose_mode(exit: Any, keep: Any, policy: Any) -> tuple[Any, Any]:
     if exit is None:
         exit = AUTO if keep == AUTO else "tuned"
     if isinstance(keep, str) and keep != AUTO:
-        raise TypeError(f"keep={keep!r}: give a number in (0, 1], a function of the step, or 'auto'")
+        raise TypeError(
+            f"keep={keep!r}: give a number in (0, 1], a function of the step, or 'auto'"
+        )
     return exit, keep
 
 

@@ -117,7 +117,12 @@ class Pilot:
             return
         errors_BC = None
         plan = self.scorer.plan
-        if output is not None and plan is not None and plan.kind == "parts" and len(plan.parts) == 1:
+        if (
+            output is not None
+            and plan is not None
+            and plan.kind == "parts"
+            and len(plan.parts) == 1
+        ):
             part = plan.parts[0]
             labels = plan.labels_for(part, self.scorer.moved(batch))
             logits = logits_of(output).get(part.logits)
@@ -324,7 +329,9 @@ class Pilot:
             "option": f"keeps {self.option}",
             "since": self.decision.step,
             "why": self.decision.why,
-            "learning_share": None if recent is None or recent.share != recent.share else recent.share,
+            "learning_share": None
+            if recent is None or recent.share != recent.share
+            else recent.share,
             "kept_loss": self.evidence.kept_loss(option),
             "agreement": self.evidence.agreement(option),
             "saving": self.saving,

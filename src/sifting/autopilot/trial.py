@@ -40,7 +40,9 @@ class Trial:
         if self.updates is not None and (
             isinstance(self.updates, bool) or not isinstance(self.updates, int) or self.updates < 1
         ):
-            raise ValueError(f"updates={self.updates!r}: give the number of batches that are trained")
+            raise ValueError(
+                f"updates={self.updates!r}: give the number of batches that are trained"
+            )
         if (self.loss is None) != (self.optimizer is None):
             missing = "optimizer" if self.optimizer is None else "loss"
             raise ValueError(f"a trial trains with loss= and optimizer=, and {missing}= is missing")

@@ -12,8 +12,8 @@ from sifting.exits.input import InputExit
 from sifting.exits.memory import MemoryExit, ids_in
 from sifting.exits.tuned import TunedExit
 from sifting.model.objective import Score
-from sifting.model.plan import Plan
 from sifting.model.places import work_share
+from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 from sifting.parallel.ranks import Ranks
 

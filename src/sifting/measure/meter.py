@@ -24,7 +24,15 @@ SPAN = 100  # training steps whose random picks give one reading of ρ
 class Meter:
     """Counts, times and judges; all of it survives a `state_dict` round trip."""
 
-    COUNTS = ("steps", "selections", "candidates_seen", "samples_trained", "audits", "rehearsals", "held_out_seen")
+    COUNTS = (
+        "steps",
+        "selections",
+        "candidates_seen",
+        "samples_trained",
+        "audits",
+        "rehearsals",
+        "held_out_seen",
+    )
     CLOCKS = ("scoring", "auditing", "between", "loading")
 
     def __init__(self) -> None:

@@ -109,7 +109,9 @@ def pooled_input(hidden: Tensor, *, widest: int, mask: Tensor | None = None) -> 
         hidden = F.avg_pool2d(hidden, cell) if even else F.adaptive_avg_pool2d(hidden, side)
         hidden = hidden.flatten(1)
     elif hidden.ndim > 2 or hidden.is_nested:
-        hidden = pool(hidden, channels=hidden.shape[-1] if not hidden.is_nested else None, mask=mask)
+        hidden = pool(
+            hidden, channels=hidden.shape[-1] if not hidden.is_nested else None, mask=mask
+        )
     hidden = hidden.flatten(1) if hidden.ndim > 1 else hidden[:, None]
     if hidden.shape[1] > widest:
         hidden = F.adaptive_avg_pool1d(hidden[:, None], widest)[:, 0]
