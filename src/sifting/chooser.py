@@ -62,6 +62,7 @@ class Step:
         kept: how many those ranks keep in all.
         members: the batch, for an exit that observes what is trained.
         ids: of its samples, where the sifter drew them itself.
+        rehearsed: scores by scorer, where an autopilot compares them and nothing was chosen.
     """
 
     size: int
@@ -70,6 +71,7 @@ class Step:
     kept: int = 0
     members: Any = None
     ids: Sequence[Any] | None = None
+    rehearsed: Mapping[str, Tensor] | None = None
 
     def of_ids(self, candidates: Sequence[Any]) -> Step:
         """The same step with the IDs of its samples, from those of the candidates."""
