@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from sifting.autopilot.pilot import Pilot
-from sifting.chooser import Selection, Step
 from sifting.data.tree import shallow_copy
 from sifting.exits.base import Exit, TrainedBatch
 from sifting.exits.scoring import Scorer
@@ -21,6 +20,7 @@ from sifting.measure.audit import Auditor, explored_means, warn_user
 from sifting.measure.meter import SPAN, Meter
 from sifting.model.agreement import compare_gradients
 from sifting.model.call import logits_of
+from sifting.step import Selection, Step
 
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
 
