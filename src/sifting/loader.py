@@ -7,7 +7,6 @@ draws="batch"                          `data.splitting`  each batch of the loade
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Draw, IndexPosition, Position
 from sifting.data.splitting import BatchSource
 from sifting.data.stream import plain_indices
+from sifting.measure.stopwatch import now
 from sifting.selection.schedule import candidate_count
 
 if TYPE_CHECKING:
@@ -192,9 +192,9 @@ class SiftedLoader:
         """
         seconds = self.sifter.meter.seconds
         while True:
-            begin, scored = time.perf_counter(), seconds["scoring"]
+            begin, scored = now(), seconds["scoring"]
             found = next(source, source)
-            seconds["loading"] += time.perf_counter() - begin - (seconds["scoring"] - scored)
+            seconds["loading"] += now() - begin - (seconds["scoring"] - scored)
             if found is source:
                 return
             yield found

@@ -9,7 +9,6 @@ from unittest.mock import patch
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from common import CLASSES, FEATURES, make_net, run
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -17,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from sifting import MemoryExit, Sifter
 from sifting.exits.memory import SHARE_EVERY
 from sifting.measure.audit import Auditor
+from tests.parallel.scripts.common import CLASSES, FEATURES, make_net, run
 
 SAMPLES, BATCH = 96, 4
 
