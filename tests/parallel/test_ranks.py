@@ -19,7 +19,7 @@ from tests.parallel.scripts import remembering, resuming, selecting, sharding
     [
         pytest.param(selecting, 6, id="two-ranks-choose-as-one-process-does"),
         pytest.param(sharding, 7, id="a-sharded-model-is-scored-as-a-whole-one-is"),
-        pytest.param(remembering, 3, id="ranks-share-a-memory-and-read-only-what-they-train"),
+        pytest.param(remembering, 4, id="ranks-share-a-memory-and-read-only-what-they-train"),
     ],
 )
 def test_on_two_ranks(script: ModuleType, checks: int) -> None:

@@ -228,7 +228,7 @@ def estimates(args: argparse.Namespace) -> None:
         [name, f"{i.value:.4f}", f"{i.low:.4f} … {i.high:.4f}", line] for name, i, line in named
     ]
     title = f"{e.pairs:,} pairs in {e.batches:,} batches, {e.confidence:.0%} intervals"
-    table(console, title, ["", "estimate", "interval", "meaning"], rows, left=(0, 3))
+    table(console, title, ["", "estimate", "interval", "meaning"], rows, left=(0, 3), wrap=(3,))
     console.print(f"[bold]{p.verdict}[/bold]")
     console.print(
         f"Break-even cost of scoring: {p.kept_break_even} updates a step for the {kept}, "
