@@ -102,7 +102,7 @@ def test_results_become_pages(ran: Path, tmp_path: Path) -> None:
 def test_a_page_without_a_place_for_the_table_is_named(ran: Path, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("nothing\n")
     keep_results(ran, tmp_path / "results")
-    with pytest.raises(ValueError, match="README.md has no place for the table"):
+    with pytest.raises(ValueError, match=r"README.md has no place for the table"):
         write_pages(tmp_path / "results", tmp_path)
 
 

@@ -59,6 +59,6 @@ def test_a_problem_without_losses_of_samples_is_refused() -> None:
     config = replace(DIGITS.presets["smoke"], arm="infobatch")
     problem = replace(DIGITS.problem(config, DIGITS.read(config)), losses=None)
     with pytest.raises(
-        ValueError, match="'infobatch' weights the losses .* give the Problem losses="
+        ValueError, match=r"'infobatch' weights the losses .* give the Problem losses="
     ):
         loss_of(config, problem, make_sifter(config, problem, 80, None))

@@ -42,5 +42,5 @@ def test_what_is_damaged_is_named(tmp_path: Path, content: bytes, message: str) 
 def test_a_file_that_is_no_archive_is_named(tmp_path: Path) -> None:
     path = tmp_path / "b.gz"
     path.write_bytes(b"nothing")
-    with pytest.raises(DataError, match="cannot read .*b.gz"):
+    with pytest.raises(DataError, match=r"cannot read .*b.gz"):
         read_idx(path)
