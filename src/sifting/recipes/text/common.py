@@ -136,6 +136,20 @@ REDUCED: dict[str, Any] = {  # in all sizes below the paper's
     "heads": 2,
     "init": 0.07,
 }
+LEARNING: dict[str, Any] = {  # in minutes of one core, from the frequencies of tokens to language
+    **REDUCED,
+    **SIZES["small"],
+    "length": 64,
+    "batch": 16,
+    "updates": 1500,
+    "dev_sequences": 1024,
+    "evaluations": 5,
+    "hidden": 128,
+    "heads": 4,
+    "inner": 256,
+    "init": 0.02,
+    "dropout": 0.0,
+}
 
 
 def text_presets(config: type[C], **differing: Mapping[str, Any]) -> dict[str, C]:
@@ -254,8 +268,20 @@ def text_problem(
     model: nn.Module,
     train: Examples,
     evaluate: Callable[[nn.Module], dict[str, float]],
+    *,
+    metric: str = "accuracy",
+    lower_is_better: bool = False,
 ) -> Problem:
-    """A model of `transformers` on some examples, trained with its own loss."""
+    """A model of `transformers` on some examples, trained with its own loss.
+
+    Args:
+        config: the settings.
+        model: with a loss of its own.
+        train: what it is trained on.
+        evaluate: metrics on held-out text.
+        metric: which of them counts.
+        lower_is_better: whether less of it is better.
+    """
     model.to(config.device)
     rank, world = rank_and_world()
 
@@ -275,6 +301,8 @@ def text_problem(
         schedule=linear(config.lr_warmup),
         batch=config.batch,
         exit=1,
+        metric=metric,
+        lower_is_better=lower_is_better,
         sifter={"ids": "index"},
         samples=len(train),
     )
