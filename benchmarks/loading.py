@@ -29,7 +29,7 @@ from sifting import MemoryExit, Sifter, __version__
 from sifting.exits.base import TrainedBatch
 from sifting.exits.loss_table import LossTable
 from sifting.model.call import Call
-from sifting.training.run_folder import write_json
+from sifting.files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 KEEPS = (0.5, 0.25)

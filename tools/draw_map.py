@@ -50,6 +50,7 @@ ORDER = [
     "report",
     "recipes",
     "compare",
+    "bench",
     "cli",
 ]
 

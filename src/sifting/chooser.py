@@ -21,6 +21,8 @@ from sifting.selection.choice import Choice, Rule
 from sifting.selection.policies import Random
 from sifting.selection.schedule import Schedule
 
+CPU = torch.device("cpu")  # where choices by IDs are made
+
 
 class NotFinite(ValueError):
     """Scores that are not finite: broken samples, or a model that has diverged."""
@@ -84,6 +86,8 @@ class IdChoice:
         indices, weights, scores, explored: see `Selection`.
         explored_count: random picks, of all ranks that chose together.
         kept: how many those ranks keep in all.
+        chosen: those, among the candidates of all ranks; None where this one chose alone.
+        first: the place of this rank's first candidate among them.
     """
 
     ids: list[Any]
@@ -93,6 +97,22 @@ class IdChoice:
     explored: Tensor
     explored_count: int
     kept: int
+    chosen: Tensor | None = None
+    first: int = 0
+
+    def rows(self, candidates: int) -> list[int]:
+        """Where what is trained stands, if this rank's candidates are read, then others' samples."""
+        rows, others = [], candidates
+        for place in (self.indices - self.first).tolist():
+            own = 0 <= place < candidates
+            rows.append(place if own else others)
+            others += not own
+        return rows
+
+    def with_candidates(self, ids: list[Any]) -> list[Any]:
+        """What is read for an audit: this rank's candidates, then what it trains of others'."""
+        rows = self.rows(len(ids))
+        return ids + [one for one, row in zip(self.ids, rows, strict=True) if row >= len(ids)]
 
     def to_plain(self) -> dict[str, Any]:
         """As tensors and numbers, to be saved."""
@@ -189,11 +209,12 @@ class Chooser:
     def _audit(self, batch: Any, selection: Selection | None, choice: Choice, step: int) -> None:
         assert selection is not None
         found: list[Any] | None = self.scorer.examine(batch, early=self.auditor.wants_early)
+        if self.together is not None:
+            here = [tuple(v if v is None else v.cpu() for v in piece) for piece in found or ()]
+            parts = self.together.gather(None if found is None else here)
+            found = None if None in parts else [piece for pieces in parts for piece in pieces]
         if found is None:
             return
-        if self.together is not None:
-            here = [tuple(v if v is None else v.cpu() for v in piece) for piece in found]
-            found = [piece for pieces in self.together.gather(here) for piece in pieces]
         wrong = [flags for _, flags, _ in found if flags is not None]
         early = [losses for *_, losses in found if losses is not None]
         exact_B = torch.cat([losses for losses, *_ in found]).float()
@@ -219,7 +240,7 @@ class Chooser:
             ids: of this rank's candidates.
             size: how many this rank is to train.
         """
-        with self.meter.time("scoring", self.scorer.device):
+        with self.meter.time("scoring", CPU):
             rule = self.rule
             scores_B = (
                 self.scorer.exit.score_ids(ids) if rule.policy.scored else torch.zeros(len(ids))
@@ -234,34 +255,43 @@ class Chooser:
             scores_B = finite(scores_B, drop=self.nonfinite == "drop")
             count = min(size * len(sizes), len(scores_B))
             choice = rule(scores_B, count, self.generator)
-            mine = slice(None)
+            indices_K, weights_K, explored_K = choice.indices_K, choice.weights_K, choice.explored_K
+            chosen_K, first = None, 0
             if self.together is not None:
-                mine = Share(self.together.rank, sizes, choice.indices_K).mine
-        return IdChoice(
-            [everyones[i] for i in choice.indices_K[mine].tolist()],
-            choice.indices_K[mine],
-            choice.weights_K[mine],
-            scores_B,
-            choice.explored_K[mine],
-            choice.explored,
-            count,
-        )
+                chosen_K, first = indices_K, sum(sizes[: self.together.rank])
+                mine = Share(self.together.rank, sizes, indices_K).mine
+                indices_K, weights_K, explored_K = (
+                    indices_K[mine],
+                    weights_K[mine],
+                    explored_K[mine],
+                )
+        kept = [everyones[i] for i in indices_K.tolist()]
+        made = (kept, indices_K, weights_K, scores_B, explored_K, choice.explored, count)
+        return IdChoice(*made, chosen_K, first)
 
-    def read(self, made: IdChoice, batch: Any, *, everything: bool) -> Step:
+    def read(self, made: IdChoice, batch: Any, *, candidates: int | None) -> Step:
         """The step of a choice that was made by IDs, now that its samples are read.
 
         Args:
             made: the choice.
             batch: the samples.
-            everything: whether they are all the candidates, for an audit.
+            candidates: how many of this rank's candidates come first among them, where they were
+                all read for an audit; None where only what is trained was.
         """
         self.meter.counts["selections"] += 1
-        if everything:
+        if candidates is not None:
+            chosen_K = made.indices if made.chosen is None else made.chosen
             whole = Selection(made.indices, made.weights, made.scores, batch, made.explored)
-            choice = Choice(made.indices, made.weights, made.explored, made.explored_count)
+            choice = Choice(chosen_K, made.weights, made.explored, made.explored_count)
+            rows = made.rows(candidates)
+            size = max(candidates, max(rows, default=0) + 1)
+            own = batch
+            if size > candidates:
+                own = self.samples.take(batch, torch.arange(candidates), size=size)
+            self.auditor.by_loss = self.scorer.score == "loss"
             with self.meter.time("auditing", self.scorer.device):
-                self._audit(batch, whole, choice, self.meter.counts["steps"])
-            batch = self.samples.take(batch, made.indices, size=len(made.scores))
+                self._audit(own, whole, choice, self.meter.counts["steps"])
+            batch = self.samples.take(batch, torch.tensor(rows), size=size)
         selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
         return Step(len(made.ids), selection, made.explored_count, made.kept, ids=made.ids)
 
@@ -292,9 +322,11 @@ def finite(scores_B: Tensor, *, drop: bool) -> Tensor:
     >>> finite(torch.tensor([1.0, float("nan")]), drop=True)
     tensor([1., -inf])
     """
+    if math.isfinite(scores_B.sum().item()):  # of one that is not, the sum is not either
+        return scores_B
     broken_B = ~scores_B.isfinite()
     if not bool(broken_B.any()):
-        return scores_B
+        return scores_B  # they were only too large to be added
     if drop:
         return scores_B.masked_fill(broken_B, -math.inf)
     rows = broken_B.nonzero().squeeze(1).tolist()

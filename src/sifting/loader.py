@@ -7,7 +7,6 @@ draws="batch"                          `data.splitting`  each batch of the loade
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,8 @@ from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Draw, IndexPosition, Position
 from sifting.data.splitting import BatchSource
-from sifting.data.stream import plain_index
+from sifting.data.stream import plain_indices
+from sifting.measure.stopwatch import now
 from sifting.selection.schedule import candidate_count
 
 if TYPE_CHECKING:
@@ -192,9 +192,9 @@ class SiftedLoader:
         """
         seconds = self.sifter.meter.seconds
         while True:
-            begin, scored = time.perf_counter(), seconds["scoring"]
+            begin, scored = now(), seconds["scoring"]
             found = next(source, source)
-            seconds["loading"] += time.perf_counter() - begin - (seconds["scoring"] - scored)
+            seconds["loading"] += now() - begin - (seconds["scoring"] - scored)
             if found is source:
                 return
             yield found
@@ -252,13 +252,12 @@ class SiftedLoader:
                 return Draw(ids, size, size, sifts=False)
             if not by_id:
                 return Draw(ids, size, len(ids), sifts=True)
-            made = sifter.chooser.by_ids(list(map(plain_index, ids)), size)
+            made = sifter.chooser.by_ids(plain_indices(ids), size)
             ordinal = meter.counts["selections"] + source.sifted_ahead + 1
             keep = sifter.schedule.keep_at(before + number)
             audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal)
-            alone = sifter.chooser.together is None
-            read = ids if audited and alone else made.ids
-            choice = {**made.to_plain(), "everything": audited and alone}
+            read = made.with_candidates(ids) if audited else made.ids
+            choice = {**made.to_plain(), "everything": audited}
             return Draw(read, len(made.ids), len(ids), sifts=True, choice=choice)
 
         seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(sifter.seed)))
@@ -273,8 +272,8 @@ class SiftedLoader:
                 continue
             if draw.choice is not None:
                 plain = dict(draw.choice)
-                everything = bool(plain.pop("everything"))
-                made = sifter.chooser.read(IdChoice(**plain), batch, everything=everything)
+                candidates = draw.candidates if plain.pop("everything") else None
+                made = sifter.chooser.read(IdChoice(**plain), batch, candidates=candidates)
             else:
                 made = sifter.chooser(batch, draw.candidates, draw.size)
                 if sifter.chooser.together is None:  # else samples have moved

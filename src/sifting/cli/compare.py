@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import tyro
 
@@ -42,6 +42,9 @@ class CompareOptions(SharedOptions[C], Generic[C]):
     baseline:2000u, the time that the baseline needs for so many updates."""
     total: str | None = None
     """In place of a budget: the time of all runs together (2h), of which each run has an equal part."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """How operations are timed: by time that passes, or by time that the process computes, which a busy
+    machine does not lengthen (one thread, no GPU)."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -100,4 +103,5 @@ def parse(argv: list[str]) -> Comparison:
         options.turn,
         options.sequential,
         options.keep_finished,
+        options.clock,
     )

@@ -33,7 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "the paper's experiments, at any size: sift train resnet",
         "recipes",
     ),
-    "theory": ("sifting.theory.cli", "the paper's bounds as tables and plots", "theory"),
+    "theory": ("sifting.cli.theory", "the paper's bounds as tables and plots", "theory"),
 }
 
 

@@ -70,6 +70,7 @@ class Work:
         audit_every: selections between audits; None for the default, 0 for none.
         by_samples: whether candidates are drawn for each step, rather than met as batches.
         warmup: share of the updates before the first selection, where that is how it is given.
+        until: share of the updates after which nothing is selected.
     """
 
     schedule: Schedule
@@ -78,6 +79,7 @@ class Work:
     audit_every: int | None = 0
     warmup: float | None = None
     by_samples: bool = False
+    until: float = 1.0
 
     def steps(self, updates: int) -> Iterator[tuple[int, int, int]]:
         """Candidates drawn, selections and audits before each batch that is trained, endlessly.
@@ -86,10 +88,12 @@ class Work:
             updates: planned, of which a share may be warm-up.
         """
         schedule, every = self.schedule, self.audit_every
-        warm = schedule.warmup_steps
+        warm, stop = schedule.warmup_steps, schedule.stop_step
         if self.warmup is not None:
             warm = round(self.warmup * updates) * self.accumulate
-            schedule = Schedule(schedule.keep, warm, schedule.stop_step, schedule.every)
+        if self.until < 1:
+            stop = max(1, warm, round(self.until * updates) * self.accumulate)
+        schedule = Schedule(schedule.keep, warm, stop, schedule.every)
         step = batch = selections = 0
         while True:
             sifts = schedule.sifts(step=step, batch=step - warm if self.by_samples else batch)

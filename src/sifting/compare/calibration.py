@@ -13,9 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from sifting.compare.budget import Work
 from sifting.compare.workload import Workload, seed_all
 from sifting.measure.clocks import COUNTED, OPERATIONS, UPDATE
+from sifting.measure.stopwatch import Clock, timed_by
+from sifting.training.arms import find_arm
 from sifting.training.assemble import assemble
 from sifting.training.config import RunConfig
 from sifting.training.engine import Diverged, Engine
@@ -45,6 +49,7 @@ class Calibration:
         checkpoint_bytes: of one checkpoint.
         constant_lr: whether the learning rate stays as it is over the run.
         diverged: arms whose loss stopped being finite before they were measured whole.
+        clock: that it was measured by.
     """
 
     tables: dict[str, dict[str, float]]
@@ -58,6 +63,7 @@ class Calibration:
     checkpoint_bytes: int = 0
     constant_lr: bool = False
     diverged: tuple[str, ...] = ()
+    clock: Clock = "wall"
 
 
 class Trial:
@@ -142,6 +148,7 @@ class Trial:
             self.audit_every,
             config.warmup if by_share else None,
             by_samples,
+            find_arm(config.arm).until,
         )
         size = sum(p.numel() for p in problem.model.parameters())
         same = (
@@ -178,6 +185,7 @@ def calibrate(
     *,
     together: bool = True,
     limit: float = LIMIT,
+    clock: Clock = "wall",
 ) -> Calibration:
     """Time every arm's operations; medians over rounds in which the arms take turns.
 
@@ -190,10 +198,13 @@ def calibrate(
         configs: settings by arm, all of one seed.
         together: whether all arms are in memory at once; else one is measured after the other.
         limit: seconds after which no more rounds are made than are needed.
+        clock: "cpu" for the time that this process computes, which a busy machine does not lengthen.
 
     Raises:
         ValueError: where an arm cannot be trained at all, named.
     """
+    if clock == "cpu":
+        _check_one_thread(workload)
     before = _load()
     groups = [list(configs)] if together else [[name] for name in configs]
     readings: dict[str, Reading] = {}
@@ -206,7 +217,8 @@ def calibrate(
                 with _naming(name):
                     folder = Path(place) / str(len(readings) + len(trials))
                     trials[name] = Trial(workload, configs[name], folder)
-            _measure(trials, limit / len(groups))
+            with timed_by(clock):
+                _measure(trials, limit / len(groups))
             if not readings:
                 evaluation = _evaluated(workload, trials[group[0]].problem)
             readings.update({name: trial.reading() for name, trial in trials.items()})
@@ -228,7 +240,19 @@ def calibrate(
         checkpoint_bytes=max(reading.checkpoint_bytes for reading in readings.values()),
         constant_lr=any(reading.constant_lr for reading in readings.values()),
         diverged=tuple(name for name, reading in readings.items() if reading.diverged),
+        clock=clock,
     )
+
+
+def _check_one_thread(workload: Workload) -> None:
+    """Raise where the time that is computed says little about the time that passes."""
+    threads = torch.get_num_threads()
+    if threads > 1 or torch.cuda.is_available():
+        raise ValueError(
+            f"clock='cpu' on {threads} threads: the time that a process computes is that of all its threads "
+            "together, and none of a GPU's. Set OMP_NUM_THREADS=1, on a machine whose CPU does all, or "
+            f"leave clock='wall' for {workload.name}"
+        )
 
 
 def _measure(trials: Mapping[str, Trial], limit: float) -> None:

@@ -16,6 +16,7 @@ from sifting.compare.live import Board, plan_table, span, tell
 from sifting.compare.manifest import NAME, Manifest, make_manifest, read_manifest, with_evaluations
 from sifting.compare.turns import PlannedRun, run_in_turns
 from sifting.compare.workload import Workload, parse_settings
+from sifting.measure.stopwatch import Clock
 from sifting.training.arms import find_arm
 from sifting.training.config import RunConfig
 from sifting.training.locks import locked
@@ -39,6 +40,7 @@ class Comparison:
         block: updates of a turn; None for some seconds' worth.
         sequential: one run after the other, so that one model is in memory at a time.
         keep_finished: whether the checkpoints of runs that have finished stay.
+        clock: that operations are timed by.
     """
 
     workload: Workload
@@ -49,6 +51,7 @@ class Comparison:
     block: int | None = None
     sequential: bool = False
     keep_finished: bool = False
+    clock: Clock = "wall"
 
     def __post_init__(self) -> None:
         parse_budget(self.budget)
@@ -104,12 +107,17 @@ def prepare(plan: Comparison, console: Console) -> Manifest:
     configs = plan.configs
     if old is not None:
         old.check(plan.out, workload=plan.workload.name, asked=plan.budget, configs=configs)
+        if old.clock != plan.clock:
+            raise RunError(
+                f"{plan.out} holds a comparison whose table was made by clock={old.clock!r}, not "
+                f"{plan.clock!r}: go on with its own, or choose another folder"
+            )
         if all(arm in old.arms for arm in configs):
             return old
     todo = {a: c for a, c in configs.items() if old is None or a not in old.arms or a == BASELINE}
     tell(console, f"calibrating {', '.join(todo)}")
     first = {arm: replace(config, seed=plan.seeds[0]) for arm, config in todo.items()}
-    found = calibrate(plan.workload, first, together=not plan.sequential)
+    found = calibrate(plan.workload, first, together=not plan.sequential, clock=plan.clock)
     manifest = make_manifest(
         workload=plan.workload.name,
         asked=plan.budget,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch import Tensor
 from sifting.data.position import divide
 from sifting.measure.quality import Quality
 from sifting.measure.stats import WINDOW, Stats, share_of
+from sifting.measure.stopwatch import now
 
 FEWEST = 3  # audits before anything is concluded from them
 SPAN = 100  # training steps whose random picks give one reading of ρ
@@ -50,11 +50,11 @@ class Meter:
                 self._events.append((clock, start, end))
                 self._collect(wait=False)
             return
-        begin = time.perf_counter()
+        begin = now()
         try:
             yield
         finally:
-            self.seconds[clock] += time.perf_counter() - begin
+            self.seconds[clock] += now() - begin
 
     def _collect(self, *, wait: bool) -> None:
         """Read finished CUDA events; reading one that has not finished would stall the queue."""

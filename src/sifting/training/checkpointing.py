@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.checkpoint import state_of
+from sifting.checkpoint import load_rank_states, rank_states
 from sifting.measure.clocks import CLOCKS
 from sifting.parallel.detect import unwrap
 from sifting.parallel.ranks import Ranks
-from sifting.rng import load_random_state, save_random_state
 from sifting.sifter import Sifter
 from sifting.training.problem import Task
 
@@ -53,7 +52,7 @@ class Parts:
             "optimizer": self.task.optimizer.state_dict(),
             "schedule": None if schedule is None else schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "ranks": self._rank_states(),
+            "ranks": rank_states(self.sifter, self.ranks),
             "seconds": progress.seconds,
             "last": progress.last,
             "losses": torch.stack(progress.losses) if progress.losses else None,
@@ -66,7 +65,7 @@ class Parts:
         if self.task.schedule is not None:
             self.task.schedule.load_state_dict(state["schedule"])
         self.scaler.load_state_dict(state["scaler"])
-        self._load_rank_states(state["ranks"])
+        load_rank_states(self.sifter, state["ranks"], self.ranks)
         losses = state["losses"]  # to be averaged with those to come
         return Progress(
             update=int(state["update"]),
@@ -74,26 +73,6 @@ class Parts:
             last=dict(state["last"]),
             losses=[] if losses is None else list(losses.to(self.sifter.device)),
         )
-
-    def _rank_states(self) -> list[dict[str, Any]]:
-        own = {"sifter": self.sifter.state_dict(), "streams": save_random_state()}
-        if self.ranks is None:
-            return [own]
-        # BatchNorm's are each rank's own until DDP's next forward
-        buffers = unwrap(self.task.model).named_buffers()
-        own["buffers"] = {name: buffer.cpu() for name, buffer in buffers}
-        return self.ranks.gather(own)
-
-    def _load_rank_states(self, parts: list[dict[str, Any]]) -> None:
-        rank, world = (0, 1) if self.ranks is None else (self.ranks.rank, self.ranks.world)
-        self.sifter.load_state_dict(state_of([part["sifter"] for part in parts], rank, world))
-        if len(parts) != world:
-            return
-        load_random_state(parts[rank]["streams"])
-        own = parts[rank].get("buffers", {})
-        for name, buffer in unwrap(self.task.model).named_buffers():
-            if name in own:
-                buffer.copy_(own[name])
 
 
 def not_finite(model: nn.Module) -> str | None:

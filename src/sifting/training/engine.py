@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from sifting.chooser import NotFinite
+from sifting.measure.stopwatch import now
 from sifting.parallel.detect import in_use, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.rng import load_random_state, save_random_state
@@ -125,7 +126,7 @@ class Engine:
             streams, since = self._paused
             load_random_state(streams)
             # the sifter's clock of the user's step has been running. The one access to it here
-            self.sifter.meter.seconds["between"] -= time.perf_counter() - since
+            self.sifter.meter.seconds["between"] -= now() - since
         last = min(self.update + updates, self.pace.updates)
         with self._disk():  # the sifter writes its audits there
             try:
@@ -135,7 +136,7 @@ class Engine:
             except Diverged as error:
                 self._end("failed", error=str(error))
                 raise
-        self._paused = save_random_state(), time.perf_counter()
+        self._paused = save_random_state(), now()
 
     def ask(self, reason: str) -> None:
         """Ask the run to save and stop after the update under way; a signal's name, for the record."""
@@ -238,11 +239,11 @@ class Engine:
 
     @contextmanager
     def _time(self, clock: str) -> Iterator[None]:
-        begin = time.perf_counter()
+        begin = now()
         yield
         if self.sifter.device.type == "cuda":
             torch.cuda.synchronize()  # the recipes are for comparisons: an honest split is worth it
-        self.seconds[clock] += time.perf_counter() - begin
+        self.seconds[clock] += now() - begin
 
     def _clocks(self) -> dict[str, float]:
         return clocks(self.seconds, self.sifter.stats())

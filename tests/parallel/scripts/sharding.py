@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from common import candidates, differ, full, make_net, part, run, train
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -19,6 +18,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sifting import AdditiveExit, MemoryExit, Sifter, TunedExit
+from tests.parallel.scripts.common import candidates, differ, full, make_net, part, run, train
 
 
 def shard(model: nn.Module, blocks: Any, *apart: nn.Module, **root: Any) -> nn.Module:
