@@ -160,6 +160,7 @@ def problem(config: Config, data: TextData) -> Problem:
             count=config.dev_sequences,
             batch=config.batch,
         ),
+        shift=1,
         metric=config.metric,
         lower_is_better=config.metric == "nats_per_byte",
     )
