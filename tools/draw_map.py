@@ -40,11 +40,14 @@ ORDER = [
     "model",
     "measure",
     "exits",
+    "step",
+    "autopilot",
     "chooser",
     "observer",
     "cursor",
     "loader",
     "compose",
+    "state",
     "sifter",
     "checkpoint",
     "integrations",
@@ -53,6 +56,7 @@ ORDER = [
     "report",
     "recipes",
     "compare",
+    "bench",
     "cli",
 ]
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from sifting.chooser import IdChoice
 from sifting.data.pooling import PoolPosition
 from sifting.data.position import Draw, IndexPosition, Position
 from sifting.plain import Plain, damaged
+from sifting.step import IdChoice
 
 KINDS: dict[str, Any] = {"batches": Position, "indices": IndexPosition, "pool": PoolPosition}
 Place = Position | IndexPosition | PoolPosition

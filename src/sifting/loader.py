@@ -7,21 +7,21 @@ draws="batch"                          `data.splitting`  each batch of the loade
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sifting.chooser import Step
 from sifting.cursor import Place, choice_of
 from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Draw, IndexPosition, Position
 from sifting.data.splitting import BatchSource
-from sifting.data.stream import plain_index
+from sifting.data.stream import plain_indices
+from sifting.measure.stopwatch import now
 from sifting.selection.schedule import candidate_count
+from sifting.step import Step
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
@@ -87,6 +87,7 @@ class SiftedLoader:
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
         self._check_place(resumed)
+        sifter.observer.end_owed()
         source = self._handed(resumed)
         place: Place | None = resumed
         try:
@@ -132,9 +133,9 @@ class SiftedLoader:
         """
         seconds = self.sifter.meter.seconds
         while True:
-            begin, scored = time.perf_counter(), seconds["scoring"]
+            begin, scored = now(), seconds["scoring"]
             found = next(source, source)
-            seconds["loading"] += time.perf_counter() - begin - (seconds["scoring"] - scored)
+            seconds["loading"] += now() - begin - (seconds["scoring"] - scored)
             if found is source:
                 return
             yield found
@@ -184,21 +185,20 @@ class SiftedLoader:
         first = resumed is None and meter.counts["candidates_seen"] == 0
         known = isinstance(getattr(self.loader, "dataset", None), Sized)
         sifter.exit.expect(len(self.loader.dataset) if known else None)  # type: ignore[attr-defined]
-        by_id = sifter.exit.by_id or not sifter.rule.policy.scored
         everywhere = self._plan(before)
 
         def choose(number: int, ids: list[Any], size: int) -> Draw:
             if len(ids) == size:
                 return Draw(ids, size, size, sifts=False)
-            if not by_id:
+            # asked each time: an autopilot may change its scorer
+            if not (sifter.exit.by_id or not sifter.rule.policy.scored):
                 return Draw(ids, size, len(ids), sifts=True)
-            made = sifter.chooser.by_ids(list(map(plain_index, ids)), size)
+            made = sifter.chooser.by_ids(plain_indices(ids), size)
             ordinal = meter.counts["selections"] + source.sifted_ahead + 1
             keep = sifter.schedule.keep_at(before + number)
             audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal)
-            alone = sifter.chooser.together is None
-            read = ids if audited and alone else made.ids
-            choice = {**made.to_plain(), "everything": audited and alone}
+            read = made.with_candidates(ids) if audited else made.ids
+            choice = {**made.to_plain(), "everything": audited}
             return Draw(read, len(made.ids), len(ids), sifts=True, choice=choice)
 
         seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(sifter.seed)))
@@ -213,7 +213,8 @@ class SiftedLoader:
                 continue
             if draw.choice is not None:
                 choice, everything = choice_of(draw)
-                made = sifter.chooser.read(choice, batch, everything=everything)
+                candidates = draw.candidates if everything else None
+                made = sifter.chooser.read(choice, batch, candidates=candidates)
             else:
                 made = sifter.chooser(batch, draw.candidates, draw.size)
                 if sifter.chooser.together is None:  # else samples have moved

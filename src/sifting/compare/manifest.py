@@ -13,6 +13,8 @@ from sifting.compare.budget import Budget
 from sifting.compare.calibration import Calibration
 from sifting.compare.turns import PlannedRun
 from sifting.measure.clocks import UPDATE, of_update
+from sifting.measure.stopwatch import Clock
+from sifting.training.arms import find_arm
 from sifting.training.config import OPERATIONAL, RunConfig, plain_settings
 from sifting.training.run_folder import RunError
 
@@ -87,6 +89,11 @@ class Manifest:
     calibrations: tuple[Mapping[str, Any], ...]
     evaluation: float
     checkpoint_bytes: int = 0
+
+    @property
+    def clock(self) -> Clock:
+        """That its table was measured by."""
+        return self.calibrations[0].get("clock", "wall") if self.calibrations else "wall"
 
     def write(self, out: Path) -> None:
         """Write the file."""
@@ -201,11 +208,12 @@ def make_manifest(
     arms = dict(old.arms) if old is not None else {}
     for arm, table in tables.items():
         work, config = found.work[arm], configs[arm]
+        allowed = amount * find_arm(arm).share
         if kind == "seconds":
-            updates = work.affordable(table, amount)
+            updates = work.affordable(table, allowed)
         else:
             each = found.batches[arm] * config.accumulate if kind == "samples" else 1
-            updates = int(amount) // each
+            updates = int(allowed + 1e-9) // each
         if updates < config.evaluations:
             raise ValueError(_too_small(asked, arm, updates, config.evaluations))
         folder = folder_name(arm, {name: row.folder for name, row in arms.items()})
@@ -217,6 +225,7 @@ def make_manifest(
         "load": list(found.load),
         "doubt": {arm: found.doubt[arm] for arm in tables},
         "scale": scale,
+        "clock": found.clock,
     }
     return Manifest(
         workload=workload,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sifting.data.stream import StreamPosition, plain_index
+from sifting.data.stream import StreamPosition, plain_indices
 from sifting.plain import Plain
 from sifting.rng import RandomState
 
@@ -110,7 +110,7 @@ class Draw:
     def to_plain(self) -> dict[str, Any]:
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         state = None if self.state is None else self.state.to_plain()
-        return {**plain, "indices": list(map(plain_index, self.indices)), "state": state}
+        return {**plain, "indices": plain_indices(self.indices), "state": state}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Draw:

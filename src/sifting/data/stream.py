@@ -48,7 +48,7 @@ class StreamPosition:
     def to_plain(self) -> dict[str, Any]:
         """As numbers, to be saved."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        carry, sizes = list(map(plain_index, self.carry)), list(map(list, self.sizes))
+        carry, sizes = plain_indices(self.carry), list(map(list, self.sizes))
         return {**plain, "carry": carry, "sizes": sizes}
 
     @classmethod
@@ -79,6 +79,16 @@ def plain_index(index: Any) -> Any:
     """
     item = getattr(index, "item", None)
     return item() if callable(item) and getattr(index, "ndim", None) == 0 else index
+
+
+def plain_indices(indices: Iterable[Any]) -> list[Any]:
+    """Indices as Python has them; those that it has already are not looked at one by one.
+
+    >>> plain_indices([torch.tensor(3), 4])
+    [3, 4]
+    """
+    found = list(indices)
+    return found if set(map(type, found)) <= {int} else list(map(plain_index, found))
 
 
 class _Sizes:

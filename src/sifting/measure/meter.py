@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch import Tensor
 from sifting.data.position import divide
 from sifting.measure.quality import Quality
 from sifting.measure.stats import WINDOW, Stats, share_of
+from sifting.measure.stopwatch import now
 from sifting.plain import Plain, damaged
 
 FEWEST = 3  # audits before anything is concluded from them
@@ -25,7 +25,15 @@ SPAN = 100  # training steps whose random picks give one reading of ρ
 class Meter:
     """Counts, times and judges; all of it survives a `state_dict` round trip."""
 
-    COUNTS = ("steps", "selections", "candidates_seen", "samples_trained", "audits")
+    COUNTS = (
+        "steps",
+        "selections",
+        "candidates_seen",
+        "samples_trained",
+        "audits",
+        "rehearsals",
+        "held_out_seen",
+    )
     CLOCKS = ("scoring", "auditing", "between", "loading")
     FIGURES = ("recall", "rank_correlation", "rho_approx", "misclassified")  # of an audit
 
@@ -52,11 +60,11 @@ class Meter:
                 self._events.append((clock, start, end))
                 self._collect(wait=False)
             return
-        begin = time.perf_counter()
+        begin = now()
         try:
             yield
         finally:
-            self.seconds[clock] += time.perf_counter() - begin
+            self.seconds[clock] += now() - begin
 
     def _collect(self, *, wait: bool) -> None:
         """Read finished CUDA events; reading one that has not finished would stall the queue."""
@@ -115,6 +123,8 @@ class Meter:
             seconds_between=seconds["between"],
             seconds_loading=seconds["loading"],
             audits=counts["audits"],
+            rehearsals=counts["rehearsals"],
+            held_out_seen=counts["held_out_seen"],
             recall=recall,
             rank_correlation=correlation,
             rho_approx=rho,

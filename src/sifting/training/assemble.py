@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sifting.autopilot.trial import Trial
 from sifting.log import say
 from sifting.sifter import Sifter
 from sifting.training.arms import find_arm
@@ -48,17 +50,45 @@ def selector_settings(sifter: Sifter) -> dict[str, Any] | None:
 def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | None) -> Sifter:
     """The sifter of the config's arm."""
     rank, world = rank_and_world()
-    return find_arm(config.arm).make(
+    arm = find_arm(config.arm)
+    warm, last = (
+        round(share * updates) * config.accumulate for share in (config.warmup, arm.until)
+    )
+    more: dict[str, Any] = {"stop_step": max(1, warm, last)} if arm.until < 1 else {}
+    if arm.keep == "auto":
+        held_out = None if problem.held_out is None else problem.held_out()
+        more["trial"] = Trial(held_out=held_out, updates=updates * config.accumulate)
+    return arm.make(
         problem.model,
         early=problem.exit,
         samples=problem.samples,
-        warmup_steps=round(config.warmup * updates) * config.accumulate,
+        warmup_steps=warm,
         audit_every=config.audit_every,
         audit_log=log if rank == 0 or config.scope == "global" else None,
         scope=config.scope if world > 1 else "rank",
         seed=config.seed,
+        **more,
         **{"draws": "batch" if problem.sized else "samples", **problem.sifter},
     )
+
+
+def loss_of(
+    config: RunConfig, problem: Problem, sifter: Sifter
+) -> Callable[[nn.Module, Any], Tensor]:
+    """The loss that is trained: the problem's own, or one that has the sifter's weights in it."""
+    if not find_arm(config.arm).weighted:
+        return problem.loss
+    losses = problem.losses
+    if losses is None:
+        raise ValueError(
+            f"arm {config.arm!r} weights the losses of samples, and this problem has none of single samples: "
+            "give the Problem losses="
+        )
+
+    def weighted(model: nn.Module, batch: Any) -> Tensor:
+        return (sifter.weights * losses(model, batch)).mean()
+
+    return weighted
 
 
 def make_pace(config: RunConfig, updates: int) -> Pace:
@@ -142,7 +172,7 @@ def assemble(
         problem.model,
         optimizer,
         loader,
-        problem.loss,
+        loss_of(config, problem, sifter),
         problem.evaluate,
         None if problem.schedule is None else problem.schedule(optimizer, updates),
         problem.at_end,

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.checkpoint import state_of
+from sifting.checkpoint import load_rank_states, rank_states
 from sifting.measure.clocks import CLOCKS
 from sifting.parallel.detect import unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
-from sifting.rng import load_random_state, save_random_state
 from sifting.sifter import Sifter
 from sifting.training.problem import Pace, Task
 from sifting.training.run_folder import RunError
@@ -56,7 +55,7 @@ class Parts:
             "optimizer": self.task.optimizer.state_dict(),
             "schedule": None if schedule is None else schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "ranks": self._rank_states(),
+            "ranks": rank_states(self.sifter, self.ranks),
             "seconds": progress.seconds,
             "last": progress.last,
             "losses": torch.stack(progress.losses) if progress.losses else None,
@@ -79,7 +78,7 @@ class Parts:
             self.task.optimizer.load_state_dict(state["optimizer"])
             self._load_schedule(state["schedule"], progress.update)
             self.scaler.load_state_dict(state["scaler"])
-            self._load_rank_states(state["ranks"])
+            load_rank_states(self.sifter, state["ranks"], self.ranks)
         except Exception as error:  # whatever an optimizer of the user's says of it
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise RunError(f"the checkpoint {where} cannot be gone on with: {told}") from error
@@ -114,26 +113,6 @@ class Parts:
             if isinstance(own.get(name), int):
                 found.whole(name, most=updates + 1)
         schedule.load_state_dict(dict(found.content))
-
-    def _rank_states(self) -> list[dict[str, Any]]:
-        own = {"sifter": self.sifter.state_dict(), "streams": save_random_state()}
-        if self.ranks is None:
-            return [own]
-        # BatchNorm's are each rank's own until DDP's next forward
-        buffers = unwrap(self.task.model).named_buffers()
-        own["buffers"] = {name: buffer.cpu() for name, buffer in buffers}
-        return self.ranks.gather(own)
-
-    def _load_rank_states(self, parts: list[dict[str, Any]]) -> None:
-        rank, world = (0, 1) if self.ranks is None else (self.ranks.rank, self.ranks.world)
-        self.sifter.load_state_dict(state_of([part["sifter"] for part in parts], rank, world))
-        if len(parts) != world:
-            return
-        load_random_state(parts[rank]["streams"])
-        own = parts[rank].get("buffers", {})
-        for name, buffer in unwrap(self.task.model).named_buffers():
-            if name in own:
-                buffer.copy_(own[name])
 
 
 def not_finite(model: nn.Module) -> str | None:

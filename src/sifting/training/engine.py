@@ -18,6 +18,8 @@ from typing import Any
 import torch
 
 from sifting.chooser import NotFinite
+from sifting.log import hearing
+from sifting.measure.stopwatch import now
 from sifting.parallel.detect import in_use, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.rng import load_random_state, save_random_state
@@ -25,8 +27,8 @@ from sifting.sifter import Sifter
 from sifting.training.checkpointing import Parts, Progress, not_finite
 from sifting.training.checkpoints import Found
 from sifting.training.problem import Pace, Task
-from sifting.training.records import QUALITY, clocks, log_record
-from sifting.training.run_folder import RunError
+from sifting.training.records import QUALITY, clocks, is_new, log_record, warnings_in
+from sifting.training.run_folder import RunError, read_run
 from sifting.training.run_writer import RunFolder
 from sifting.training.signals import listening
 from sifting.training.update import make_update
@@ -74,6 +76,7 @@ class Engine:
         self._batches: Generator[Any] | None = None
         self._paused: tuple[dict[str, Any], float] | None = None  # streams, and since when
         self._saved = time.monotonic()  # or begun
+        self._warnings: list[str] = []
 
     @property
     def update(self) -> int:
@@ -89,7 +92,9 @@ class Engine:
         """Go on from a checkpoint of the folder, if one was found."""
         if found.step is not None and found.state is not None:
             where = self.folder.checkpoints.path(found.step)
-            self.progress = self._parts.load(found.state, where=where, pace=self.pace)
+            self._warnings = warnings_in(read_run(self.folder.path).metrics)
+            with hearing(self._hear):
+                self.progress = self._parts.load(found.state, where=where, pace=self.pace)
 
     def save(self) -> Path:
         """Write a checkpoint of everything a resumed run needs; all ranks take part.
@@ -132,9 +137,9 @@ class Engine:
             streams, since = self._paused
             load_random_state(streams)
             # the sifter's clock of the user's step has been running. The one access to it here
-            self.sifter.meter.seconds["between"] -= time.perf_counter() - since
+            self.sifter.meter.seconds["between"] -= now() - since
         last = min(self.update + updates, self.pace.updates)
-        with self._disk():  # the sifter writes its audits there
+        with self._disk(), hearing(self._hear):  # the sifter writes its audits there
             try:
                 while self.update < last and self.stopped_by is None:
                     self._update()
@@ -142,7 +147,7 @@ class Engine:
             except Diverged as error:
                 self._end("failed", error=str(error))
                 raise
-        self._paused = save_random_state(), time.perf_counter()
+        self._paused = save_random_state(), now()
 
     def ask(self, reason: str) -> None:
         """Ask the run to save and stop after the update under way; a signal's name, for the record."""
@@ -160,6 +165,9 @@ class Engine:
         return status
 
     def _after_update(self) -> None:
+        if self.sifter.pilot is not None:
+            for record in self.sifter.pilot.take_records():
+                self._record(record.pop("kind"), record)
         save = self._agree() or self._due(self.pace.checkpoint_every)
         if self._due(self.pace.log_every):
             self._log_training()
@@ -245,12 +253,12 @@ class Engine:
 
     @contextmanager
     def _time(self, clock: str) -> Iterator[None]:
-        begin, self.doing = time.perf_counter(), clock
+        begin, self.doing = now(), clock
         yield
         self.doing = "drawing"
         if self.sifter.device.type == "cuda":
             torch.cuda.synchronize()  # the recipes are for comparisons: an honest split is worth it
-        self.seconds[clock] += time.perf_counter() - begin
+        self.seconds[clock] += now() - begin
 
     def _clocks(self) -> dict[str, float]:
         return clocks(self.seconds, self.sifter.stats())
@@ -270,6 +278,12 @@ class Engine:
         self.folder.log({**record, **metrics})
         if self.watch is not None:
             self.watch({**record, **metrics, "planned": self.pace.updates})
+
+    def _hear(self, message: str) -> None:
+        """Write a warning of the library to the log, once, whatever its figures."""
+        if self.leads and is_new(message, self._warnings):
+            self._warnings.append(message)
+            self.folder.log({"kind": "warning", "step": self.update, "message": message})
 
     def _log_training(self) -> None:
         loss = float(torch.stack(self.progress.losses).mean())
@@ -303,5 +317,6 @@ class Engine:
             "seconds": self._clocks(),
             "final": self.progress.last,
             "sifting": dict(self.sifter.stats()),
+            "warnings": self._warnings,
         }
         self.folder.finish(status, {**summary, **more})
