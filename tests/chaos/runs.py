@@ -162,7 +162,7 @@ def end_of(out: Path) -> dict[str, Any]:
         run = read_run(path)
         assert run.status == "finished", f"{path} is {run.status}"
         checkpoints = Checkpoints(path / "checkpoints")
-        state = checkpoints.load(checkpoints.latest() or 0)
+        state = checkpoints.load(int((run.summary or {})["updates"]))
         kept = {name: state[name] for name in ("update", "model", "optimizer", "schedule", "last")}
         sifters = [dict(part["sifter"]) for part in state["ranks"]]
         for sifter in sifters:
