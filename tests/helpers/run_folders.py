@@ -121,9 +121,11 @@ def seal(path: Path) -> None:
     """Give a run the checksums that it would have if it had been written as it is."""
     try:
         about = json.loads((path / "run.json").read_text())
-        about.pop("checksum", None)
-    except (OSError, ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return
+    if not isinstance(about, dict):
+        return
+    about.pop("checksum", None)
     about["files"] = {
         file.name: checksums.digest_of_file(file)
         for file in path.glob("*.json")
