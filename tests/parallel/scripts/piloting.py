@@ -18,10 +18,6 @@ from sifting.autopilot.looks import LookPlan
 from tests.parallel.scripts.common import FEATURES, make_net, run
 
 STEPS, BATCH = 120, 8
-deciding.ENTER, deciding.LEAVE = (
-    0.1,
-    0.05,
-)  # so that something is decided, however little is learned
 
 
 def draw(size: int, seed: int) -> tuple[Tensor, Tensor]:
