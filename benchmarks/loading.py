@@ -28,8 +28,8 @@ from torch.utils.data import DataLoader, Dataset
 from sifting import MemoryExit, Sifter, __version__
 from sifting.exits.base import TrainedBatch
 from sifting.exits.loss_table import LossTable
-from sifting.model.call import Call
 from sifting.files import write_json
+from sifting.model.call import Call
 
 RESULTS = Path(__file__).parent / "results"
 KEEPS = (0.5, 0.25)

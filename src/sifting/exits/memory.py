@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from sifting.data.stream import plain_indices

@@ -106,9 +106,9 @@ def check_a_choice_by_all_ranks_is_made_before_anything_is_read() -> None:
 
 def check_audits_judge_the_choice_of_all_ranks() -> None:
     # 8 of 16 candidates: of the 4 that a rank trains, some are the other's
+    judge, judged = Auditor.judge, list[dict[str, Any]]()
     for settings in ({}, {"explore": 0.5}):
-        judged: list[dict[str, Any]] = []
-        judge = Auditor.judge
+        judged.clear()
         with patch.object(
             Auditor, "judge", lambda own, **of: (judged.append(of), judge(own, **of))
         ):
