@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from sifting.training.run_folder import RunFolder
+from sifting.training.checkpoints import Found
+from sifting.training.run_writer import RunFolder
 from tests.training.test_engine import ARMS, KILLED, build
 
 folder, pause = Path(sys.argv[1]), float(sys.argv[2])
-step = RunFolder(folder).latest() if folder.exists() else None
-if step is None:
-    engine = build(RunFolder.create(folder, config={}), pace=KILLED, arm=ARMS[2], pause=pause)
+if folder.exists():
+    found = RunFolder(folder).checkpoints.newest()
+    run = RunFolder.reopen(folder, config={}, found=found)
 else:
-    opened = RunFolder.reopen(folder, config={}, step=step)
-    engine = build(opened, pace=KILLED, arm=ARMS[2], pause=pause)
-    engine.resume(step)
+    found, run = Found(), RunFolder.create(folder, config={})
+engine = build(run, pace=KILLED, arm=ARMS[2], pause=pause)
+engine.resume(found)
 print(engine.run(), flush=True)
