@@ -21,6 +21,7 @@ class BenchTask:
         rate: name of the setting that is the learning rate.
         classes: whether samples have classes, without which there is no entropy to select by.
         full: the preset of the size "full".
+        folder: of `$SIFT_DATA`, for recipes that are told where their data is.
         own: whether it is a user's own problem, which has one size and no learning rates to try.
     """
 
@@ -30,6 +31,7 @@ class BenchTask:
     rate: str = "max_lr"
     classes: bool = True
     full: str = "full"
+    folder: str = ""
     own: bool = False
 
     def preset(self, size: str) -> str:
@@ -76,8 +78,11 @@ TASKS: dict[str, BenchTask] = {
 }
 # recipes of the library that learn language; each is a task where it has the preset
 LANGUAGE = {
-    "bert": BenchTask("bert", "BERT from scratch, judged on hidden tokens", 3, "lr", full="learn"),
-    "gpt": BenchTask("gpt", "GPT from scratch, in nats per byte", 3, "lr", full="learn"),
+    name: BenchTask(name, about, seeds=3, rate="lr", full="learn", folder="text")
+    for name, about in (
+        ("bert", "BERT from scratch, judged on hidden tokens"),
+        ("gpt", "GPT from scratch, in nats per byte"),
+    )
 }
 
 
