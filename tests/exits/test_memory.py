@@ -357,6 +357,7 @@ def test_to_be_passed_over_raises_a_score_also_where_losses_are_negative() -> No
     assert (sifter.score(batch)[1:] > before[1:]).all()
 
 
+@pytest.mark.filterwarnings("ignore:.*are misclassified:sifting.SiftingWarning")
 def test_what_is_chosen_by_index_can_be_audited_into_a_log(net: Net, tmp_path: Path) -> None:
     log = tmp_path / "audits.jsonl"
     sifter = Sifter(net, exit=MemoryExit(), audit_every=4, audit_log=log)
