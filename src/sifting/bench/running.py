@@ -92,7 +92,8 @@ class TaskRun:
             raise ValueError(f"task {name!r} has no size {bench.size!r}")
         self.config: RunConfig = self._with_data(self.workload.presets[preset])
         self.length = self._length()
-        found = protocol.arms_of(classes=task.classes, known=ARMS)
+        known = {arm: about for arm, about in ARMS.items() if arm not in task.without}
+        found = protocol.arms_of(classes=task.classes, known=known)
         self.arms = found if bench.arms is None else bench.arms
         self.seeds = tuple(range(task.seeds if bench.seeds is None else bench.seeds))
         self.note: dict[str, Any] = {**self._read_note(), "about": task.about}
@@ -106,7 +107,9 @@ class TaskRun:
             return config
         found = find_data(folder)
         if found is None:
-            raise DataError(f"{self.name} needs its data in $SIFT_DATA/{folder}, which is not there")
+            raise DataError(
+                f"{self.name} needs its data in $SIFT_DATA/{folder}, which is not there"
+            )
         return self.workload.with_settings(config, {"data": str(found)})
 
     def _length(self) -> int:
