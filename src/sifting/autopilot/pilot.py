@@ -104,7 +104,9 @@ class Pilot:
             self.meter.counts["rehearsals"] += 1
             found = self.scorer.rehearse(batch, ids)
         training = self.meter.seconds["between"] / max(1, self._done)
-        self.pacing.timed(now() - begin, step_seconds=training)
+        last = self.pacing.timed(now() - begin, step_seconds=training)
+        if last and self.ranks is not None:  # who rehearses when must be the same on all of them
+            self.pacing.cost = max(self.ranks.gather(self.pacing.cost or 0.0))
         return found or None
 
     def listen(self) -> None:
