@@ -450,3 +450,16 @@ def test_a_comparison_that_is_asked_to_stop_saves_all_and_ends_like_one_that_is_
         assert (stopped.status, stopped.summary["stopped_by"]) == ("stopped", number.name)
         assert RunFolder(tmp_path / arm / "seed-0").checkpoints.latest() == step
     assert_ends_alike(whole, tmp_path)
+
+
+def test_a_table_by_the_time_that_is_computed_is_gone_on_with_by_the_same_clock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(tmp_path, "--clock", "cpu", "--arms", "sift", "--seeds", "0") == 0
+    (measured,) = manifest(tmp_path)["calibrations"]
+    assert measured["clock"] == "cpu"
+    assert run(tmp_path, "--arms", "sift", "--seeds", "0") == 2
+    assert "made by clock='cpu', not 'wall'" in capsys.readouterr().err
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    assert run(tmp_path / "two", "--clock", "cpu") == 2
+    assert "clock='cpu' on 2 threads" in capsys.readouterr().err
