@@ -105,7 +105,7 @@ def test_kept_names_every_problem_and_who_is_ahead(folder, undrawn, capsys):
 def test_tables_are_whole_in_a_narrow_terminal(capsys):
     from rich.console import Console
 
-    from sifting.theory._terminal import table
+    from sifting.cli.theory_tables import table
 
     rows = [["squares", "0.9345 ±0.08", "1.5", "a long remark"], ["", "–", "2,000", "another"]]
     for width, lines in ((80, 7), (46, 9), (42, 9), (20, 9)):

@@ -6,15 +6,17 @@ of each through pytest; `python -m tests.fuzz --examples 100000` runs as many as
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 REMEDIES = ("take=", "batch_size=", "collate", "forward=", "labels=", "losses=", "loss_fn=")
+ROUND = 2000  # cases: Hypothesis remembers all of a round, and a failure ends it
 
 
 @dataclass(frozen=True)
@@ -29,36 +31,53 @@ class Fuzz:
     cases: SearchStrategy[Any]
     check: Callable[[Any], list[str]]
 
-    def run(self, *, examples: int, start: int | None = None) -> Counter[str]:
-        """Check generated cases until there were `examples` outcomes; raises at the first wrong one.
+    def run(self, *, examples: int) -> Counter[str]:
+        """Check `examples` cases, the same every time; raises at the first that fails."""
+        return self._round(examples, None)
+
+    def sweep(self, *, examples: int, start: int) -> tuple[Counter[str], list[str]]:
+        """Check cases in rounds until there were `examples` outcomes; gives what failed, too.
+
+        A round that fails counts as one outcome, "wrong" or "crashed"; the next one has other cases.
 
         Args:
             examples: how many outcomes at least.
-            start: the seed; without one, the same `examples` cases every time.
+            start: the seed of the first round.
         """
         outcomes: Counter[str] = Counter()
-        round_number = 0
+        failures: list[str] = []
+        number = 0
         while outcomes.total() < examples:
+            try:
+                outcomes += self._round(min(ROUND, examples), start + 1_000_003 * number)
+            except Exception as error:  # whatever the library raises is what is looked for
+                outcomes["wrong" if isinstance(error, AssertionError) else "crashed"] += 1
+                failures.append("".join(traceback.format_exception(error)))
+                if len(failures) == 20:
+                    break
+            number += 1
+        return outcomes, failures
 
-            @settings(
-                max_examples=min(5000, max(50, examples - outcomes.total())),
-                deadline=None,
-                database=None,
-                derandomize=start is None,
-                verbosity=Verbosity.normal,
-                phases=[Phase.generate, Phase.shrink],
-                suppress_health_check=list(HealthCheck),
-            )
-            @given(self.cases)
-            def one(case: Any) -> None:
-                outcomes.update(self.check(case))
+    def _round(self, examples: int, start: int | None) -> Counter[str]:
+        outcomes: Counter[str] = Counter()
 
-            if start is None:
-                one()
-                break
-            # a new seed each round: Hypothesis remembers all cases of a round, so rounds are short
-            seed(start + 1_000_003 * round_number)(one)()
-            round_number += 1
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            derandomize=start is None,
+            report_multiple_bugs=False,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(self.cases)
+        def one(case: Any) -> None:
+            outcomes.update(self.check(case))
+
+        if start is None:
+            one()
+        else:
+            seed(start)(one)()
         return outcomes
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import pkgutil
 import random
 import sys
@@ -26,14 +27,21 @@ def main(argv: list[str] | None = None) -> int:
     start = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
     print(f"seed {start}", flush=True)
     torch.set_num_threads(1)
+    logging.getLogger("sifting").setLevel("ERROR")
+    failed = False
     for name, kind in sorted(fuzz.REGISTERED.items()):
         if args.only not in (None, name):
             continue
-        begin = time.perf_counter()
-        outcomes = kind.run(examples=args.examples, start=start)
-        counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-        print(f"{name}: {counts}, none wrong ({time.perf_counter() - begin:.0f} s)", flush=True)
-    return 0
+        begin = time.process_time()
+        outcomes, failures = kind.sweep(examples=args.examples, start=start)
+        counts = ", ".join(
+            f"{outcomes[outcome]} {outcome}" for outcome in ("right", "refused", "wrong", "crashed")
+        )
+        for failure in failures:
+            print(failure)
+        print(f"{name}: {counts} ({time.process_time() - begin:.0f} s of CPU)", flush=True)
+        failed |= bool(failures)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -249,7 +249,7 @@ def contain(
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    sizes = draw(st.lists(st.integers(1, 9), min_size=2, max_size=8))
     wanted = [
         draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True)) for n in sizes
     ]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from hypothesis import strategies as st
 from transformers import DataCollatorWithFlattening
 
+from sifting import Sifter
 from sifting.data.documents import document_of_position
 from sifting.data.samples import Samples
 from tests.fuzz import Fuzz, refusal, register
@@ -90,6 +93,40 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(documents, chosen, lambda d: in_rows(d, capacity=capacity, masked=masked), about)
 
 
+class Bigrams(torch.nn.Module):
+    """Scores of the next token from the one before it; the loss of all labels, as models have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        table = torch.randn(1000, 7, generator=torch.Generator().manual_seed(0))
+        self.table = torch.nn.Parameter(table)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        logits = self.table[input_ids]
+        if labels is None:
+            return {"logits": logits}
+        wanted = torch.where(labels >= 0, labels % 7, labels)
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), wanted[:, 1:].flatten())
+        return {"logits": logits, "loss": loss}
+
+
+MODEL = Bigrams()
+
+
+def right_scores(case: Case, batch: Any) -> None:
+    """Each document's score is the mean loss of its own labels, and no other's."""
+    few = {**batch, "labels": torch.where(batch["labels"] >= 0, batch["labels"] % 7, -100)}
+    got = Sifter(MODEL, exit="last", score="loss").score(few)
+    for document, score in zip(case.documents, got.tolist(), strict=True):
+        tokens, labels = document["input_ids"], document["labels"]
+        pairs = [(t, y) for t, y in zip(tokens, labels[1:], strict=False) if y >= 0]
+        losses = [
+            float(F.cross_entropy(MODEL.table.data[t], torch.tensor(y % 7))) for t, y in pairs
+        ]
+        want = sum(losses) / max(1, len(losses))
+        assert math.isclose(score, want, rel_tol=1e-3, abs_tol=1e-4), f"{score} for {want}"
+
+
 def check(case: Case) -> list[str]:
     samples = Samples(labels=lambda batch: {"labels": batch["labels"]})
     batch = case.collate(case.documents)
@@ -121,6 +158,8 @@ def check(case: Case) -> list[str]:
         numbers_BT = document_of_position(batch)
         tokens = batch["input_ids"][numbers_BT >= 0] // 100 - 1
         assert torch.equal(tokens, numbers_BT[numbers_BT >= 0])
+    if len(case.documents) > 1 and any(y >= 0 for d in case.documents for y in d["labels"][1:]):
+        right_scores(case, batch)
     return ["right"]
 
 

@@ -7,6 +7,7 @@ three processes, importing would be nearly all of the time. A test of what is im
 
 from __future__ import annotations
 
+import importlib
 import multiprocessing
 import os
 import runpy
@@ -15,13 +16,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
+
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT = 120.0  # seconds; a busy machine needs some of them
+LIMIT = 240.0  # seconds; a busy machine needs some of them
+STREAMS = ("stdout", "stderr")
 IMPORTED = [
     "torch._dynamo",  # which optimizers import when they are made
     "torch.distributed.checkpoint.state_dict",
@@ -42,24 +48,34 @@ class Done:
 
 
 class Started:
-    """A Python process as `python WORDS…` would start it.
+    """A Python process as `python WORDS…` would start it, or ranks that are such processes.
 
     Args:
         words: a script and its arguments, or `-m`, a module and its arguments.
         env: variables beside those of this process.
-        cwd: folder to start in.
+        world: number of ranks; 0 for a process that is none.
+        first: modules to import before the ranks are forked, since each would import them.
     """
 
     def __init__(
-        self, words: Sequence[object], *, env: Mapping[str, str] | None = None, cwd: Path = ROOT
+        self,
+        words: Sequence[object],
+        *,
+        env: Mapping[str, str] | None = None,
+        world: int = 0,
+        first: Sequence[str] = (),
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(IMPORTED)
         self._folder = tempfile.TemporaryDirectory(prefix="process-")
-        self._files = [Path(self._folder.name) / name for name in ("stdout", "stderr")]
-        variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        said = Path(self._folder.name)
+        settings = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        command = [str(word) for word in words]
         self._process = context.Process(
-            target=_main, args=([str(word) for word in words], variables, cwd, self._files)
+            target=_ranks if world else _main,
+            args=(command, settings, said, world, list(first))
+            if world
+            else (command, settings, said),
         )
         self._process.start()
 
@@ -77,51 +93,49 @@ class Started:
         self._process.join(timeout)
         late = self._process.exitcode is None
         if late:
-            self._process.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid or 0, signal.SIGKILL)
             self._process.join()
-        said = [file.read_text(errors="replace") if file.exists() else "" for file in self._files]
+        said = [
+            "".join(file.read_text(errors="replace") for file in sorted(files))
+            for files in (Path(self._folder.name).glob(f"{name}*") for name in STREAMS)
+        ]
         self._folder.cleanup()
         assert not late, f"no end within {timeout:g} s: {said}"
         return Done(self._process.exitcode or 0, *said)
 
 
-def run(
-    words: Sequence[object], *, env: Mapping[str, str] | None = None, timeout: float = LIMIT
+def run_ranks(
+    words: Sequence[object], *, world: int = 2, timeout: float = LIMIT, first: Sequence[str] = ()
 ) -> Done:
-    """Run a process to its end."""
-    return Started(words, env=env).wait(timeout)
+    """Run ranks to their end; where one fails the others are ended, as torchrun does."""
+    return Started(words, env=group_of(world), world=world, first=first).wait(timeout)
 
 
 def start_ranks(words: Sequence[object], *, world: int = 2) -> list[Started]:
-    """Start the ranks of a group, as torchrun does, each on its own."""
+    """Start ranks that nobody ends."""
+    group = group_of(world)
+    return [Started(words, env={**group, **rank_of(rank)}) for rank in range(world)]
+
+
+def group_of(world: int) -> dict[str, str]:
+    """What torchrun tells the ranks of a group."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
-    return [
-        Started(words, env={**group, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(world)
-    ]
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+    }
 
 
-def run_ranks(words: Sequence[object], *, world: int = 2, timeout: float = LIMIT) -> Done:
-    """Run a group to its end; where one rank fails the others are ended, as torchrun does."""
-    ranks = start_ranks(words, world=world)
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        codes = [rank.returncode for rank in ranks]
-        if any(codes) or None not in codes:
-            break
-        time.sleep(0.02)
-    for rank in ranks:
-        if rank.returncode is None:
-            rank.send_signal(signal.SIGKILL)
-    ends = [rank.wait(timeout=10) for rank in ranks]
-    return Done(
-        next((code for code in codes if code), 0 if None not in codes else -signal.SIGKILL),
-        "".join(end.stdout for end in ends),
-        "".join(end.stderr for end in ends),
-    )
+def rank_of(rank: int) -> dict[str, str]:
+    """What torchrun tells one of them."""
+    return {"RANK": str(rank), "LOCAL_RANK": str(rank)}
 
 
 def torchrun(
@@ -145,16 +159,19 @@ def torchrun(
     )
 
 
-def _main(words: list[str], variables: dict[str, str], cwd: Path, files: list[Path]) -> None:
+def _main(words: list[str], settings: dict[str, str], said: Path, rank: str = "") -> None:
     """In the new process: be what `python WORDS…` would be."""
-    for number, file in zip((1, 2), files, strict=True):
-        sink = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    if not rank:
+        os.setpgid(0, 0)  # so that it is ended with what it has started
+    for number, name in enumerate(STREAMS, start=1):
+        sink = os.open(said / f"{name}{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(sink, number)
         os.close(sink)
     os.environ.clear()
-    os.environ.update(variables)
-    os.chdir(cwd)
+    os.environ.update(settings)
+    os.chdir(ROOT)
     sys.path.insert(0, str(ROOT))
+    torch.set_num_threads(1)
     module = words[0] == "-m"
     name, *arguments = words[1:] if module else words
     sys.argv = [name, *arguments]
@@ -162,3 +179,41 @@ def _main(words: list[str], variables: dict[str, str], cwd: Path, files: list[Pa
         runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(name, run_name="__main__")
+
+
+def _ranks(
+    words: list[str], settings: dict[str, str], said: Path, world: int, first: list[str]
+) -> None:
+    """In the new process: start the ranks, and end with the first that fails."""
+    os.setpgid(0, 0)
+    sys.path.insert(0, str(ROOT))
+    for name in first:
+        importlib.import_module(name)
+    ranks = []
+    for rank in range(world):
+        pid = os.fork()
+        if pid == 0:
+            _end(lambda rank=rank: _main(words, {**settings, **rank_of(rank)}, said, str(rank)))
+        ranks.append(pid)
+    while ranks:
+        pid, status = os.wait()
+        ranks.remove(pid)
+        if status:
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(abs(os.waitstatus_to_exitcode(status)))
+
+
+def _end(work: Callable[[], None]) -> NoReturn:
+    """Do it and be gone, with the code that Python would end with."""
+    code = 0
+    try:
+        work()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -129,6 +129,26 @@ def test_one_step_in_exact_expectation_on_every_problem(problems):
     assert index.shape == (64, 3)
 
 
+def test_one_step_with_an_epsilon_that_shrinks_with_the_loss(problems):
+    # what K5 sums up, in exact expectation; and its floor, which is where the sum's terms vanish
+    p = problems
+    F, eta, a = p.F(p.w0), p.fraction / p.L, 1 - p.fraction
+    c = np.random.default_rng(6).choice([0.0, 0.05, 0.3], P) / (p.F_star + 0.1)
+    losses, gradients, _ = every_batch(p, 3)
+    step, _ = contribution(losses, gradients, np.minimum(p.epsilon, c * F)[:, None])
+    after = ((p.w0[:, None] - eta[:, None, None] * step - p.best[:, None]) ** 2).sum(-1).mean(1)
+    room = a * (1 - p.epsilon - c * p.F_star)
+    stays = eta * p.L * p.F_star + a * c * p.F_star**2
+    bound = p.D0**2 - 2 * eta * (room * (F - p.F_star) - stays)
+    assert np.all(after <= bound + 1e-12 * (p.D0**2 + eta * F))
+    proved = room > 0
+    fixed = p.F_star / (a * (1 - p.epsilon))
+    shrinking = np.where(proved, p.F_star + stays / np.where(proved, room, 1), np.inf)
+    got = kept_loss_floor(p.F_star, p.epsilon, eta=eta, L=p.L, per_loss=c)
+    assert np.allclose(got, np.minimum(fixed, shrinking), rtol=1e-12)
+    assert ((shrinking < fixed) & (c > 0) & (p.F_star > 0)).sum() > 100
+
+
 def simulate(p, eta, epsilon, B, K, S, seed, per_loss=None, weights=None):
     """Plain runs of the rule: F at the (weighted) mean iterate after 1, 2, 4, …, K steps."""
     rng = np.random.default_rng(seed)

@@ -11,6 +11,11 @@ from sifting._version import __version__
 
 # name -> (module whose `main(argv) -> int` does the job, one line for --help, extra it needs)
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "bench": (
+        "sifting.cli.bench",
+        "a dozen real tasks, every arm and control, one table: where does it pay?",
+        "recipes",
+    ),
     "compare": (
         "sifting.cli.compare",
         "arms × seeds under one budget, on a recipe or your own model, with a verdict",

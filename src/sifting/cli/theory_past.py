@@ -65,9 +65,9 @@ def kept(args: argparse.Namespace) -> None:
         rows.append([name, "", "", "", "", f"F* = {result.constants.F_star:.4g}", ""])
         for arm in result.arms.values():
             row = [f"  {arm.name}", f"{arm.eta:.3g}"]
-            shares = arm.keep_C[np.isfinite(arm.keep_C)]  # while there was a loss to learn from
+            kept_C = arm.keep_C[np.isfinite(arm.keep_C)]  # while there was a loss to learn from
             row += [f"{arm.gradients_C[-1]:,.0f}"]
-            row += [f"{shares[i]:.0%}" if shares.size else "–" for i in (0, -1)]
+            row += [f"{kept_C[i]:.0%}" if kept_C.size else "–" for i in (0, -1)]
             row += [with_error(arm.mean_C[-1], arm.error_C[-1])]
             rows.append([*row, f"{arm.bound_C[-1]:.4g}" if np.isfinite(arm.bound_C[-1]) else "–"])
     table(console, f"Loss of the mean iterate after {args.steps:,} steps of {args.candidates} "

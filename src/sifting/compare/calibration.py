@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from sifting.autopilot.looks import LOOKING as EXTRA
 from sifting.compare.budget import Work
 from sifting.compare.workload import Workload, seed_all
 from sifting.measure.clocks import COUNTED, OPERATIONS, UPDATE
@@ -117,6 +118,8 @@ class Trial:
             "candidates_seen": stats.candidates_seen,
             "selections": stats.selections,
             "audits": stats.audits,
+            "looking": 0.0,
+            "held_out_seen": 0,
         }
 
     def _check_size(self) -> None:
@@ -149,6 +152,7 @@ class Trial:
             config.warmup if by_share else None,
             by_samples,
             find_arm(config.arm).until,
+            EXTRA if self.engine.sifter.pilot is not None else 0.0,
         )
         size = sum(p.numel() for p in problem.model.parameters())
         same = (
@@ -160,6 +164,7 @@ class Trial:
             work,
             problem.batch,
             same,
+            problem.batch * config.accumulate,
             checkpoint_bytes=problem.checkpoint_bytes(),
             constant_lr=problem.schedule is None,
             diverged=self.diverged,
@@ -174,6 +179,7 @@ class Reading:
     work: Work
     batch: int
     same: str
+    samples: int  # of an update
     checkpoint_bytes: int = 0
     constant_lr: bool = False
     diverged: bool = False
@@ -310,6 +316,8 @@ def _tables(readings: Mapping[str, Reading]) -> dict[str, dict[str, float]]:
         tables[arm] = {
             name: statistics.median(found) if found else 0.0 for name, found in times.items()
         }
+        # no more than a sample's part of a training forward
+        tables[arm]["looking"] = tables[arm]["forward"] / reading.samples
     return tables
 
 

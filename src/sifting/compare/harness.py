@@ -176,6 +176,33 @@ def forecast(groups: Sequence[Sequence[PlannedRun]], manifest: Manifest, *, keep
     return f"{counted}, about {span(seconds)} in all by the table above{size}"
 
 
+def run_shown(
+    plan: Comparison,
+    groups: Sequence[Sequence[PlannedRun]],
+    manifest: Manifest,
+    console: Console,
+) -> str | None:
+    """Run what is left of some runs in turns, and show how far they are; the signal that stopped them.
+
+    Args:
+        plan: what they are of.
+        groups: runs that are in memory together.
+        manifest: of the comparison.
+        console: where it is shown.
+    """
+    tell(console, forecast(groups, manifest, keep=plan.keep_finished))
+    board = Board(console, [run for group in groups for run in group])
+    with board.shown():
+        return run_in_turns(
+            plan.workload,
+            groups,
+            block=plan.block,
+            keep_finished=plan.keep_finished,
+            watch=board.watch,
+            ended=board.ended,
+        )
+
+
 def compare(plan: Comparison, console: Console) -> tuple[str | None, Verdict | None]:
     """Run what is left of a comparison, and judge it.
 
@@ -187,17 +214,7 @@ def compare(plan: Comparison, console: Console) -> tuple[str | None, Verdict | N
         manifest = prepare(plan, console)
         console.print(plan_table(manifest))
         groups = plan.runs(manifest)
-        tell(console, forecast(groups, manifest, keep=plan.keep_finished))
-        board = Board(console, [run for group in groups for run in group])
-        with board.shown():
-            stopped = run_in_turns(
-                plan.workload,
-                groups,
-                block=plan.block,
-                keep_finished=plan.keep_finished,
-                watch=board.watch,
-                ended=board.ended,
-            )
+        stopped = run_shown(plan, groups, manifest, console)
         if stopped is not None:
             return stopped, None
         return None, verdict_of(plan.out, manifest)

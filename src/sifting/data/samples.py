@@ -13,7 +13,7 @@ from torch import Tensor
 from sifting.data import packing
 from sifting.data.count import alike, raw_samples, size_of_labels, sizes_of_structure
 from sifting.data.divide import Division, Seen
-from sifting.data.documents import documents
+from sifting.data.documents import document_of_position, documents
 from sifting.data.member import own_size, pick
 from sifting.data.tree import describe, is_leaf, members
 
@@ -169,6 +169,24 @@ class Samples:
         size = self.size(batch) if size is None else size
         return self._divide(batch, size, lambda _: next(source))  # type: ignore[no-any-return]
 
+    def are_raw(self, batch: Any) -> bool:
+        """Whether a batch is a list of samples as the data set gives them.
+
+        >>> Samples().are_raw([(torch.zeros(8), 3), (torch.ones(8), 1)])
+        True
+        """
+        if not isinstance(batch, list | tuple) or self.batch_size is not None:
+            return False
+        return self._seen.get("") == "entries" or raw_samples(batch)
+
+    def documents(self, batch: Any) -> Tensor | None:
+        """The sample of each position of a packed batch, −1 for padding; None for any other batch.
+
+        >>> Samples().documents({"position_ids": torch.tensor([[0, 1, 2, 0, 1]])})
+        tensor([[0, 0, 0, 1, 1]])
+        """
+        return document_of_position(batch) if self._packed(batch) else None
+
     def _divide(self, batch: Any, size: int, change: Callable[[Any], Any]) -> Any:
         return Division(size, change, labels=self._labels(batch), seen=self._seen).apply(batch)
 
@@ -187,9 +205,7 @@ class Samples:
         packed = documents(batch)
         if packed is not None:
             return len(packed)
-        if isinstance(batch, list | tuple) and (
-            self._seen.get("") == "entries" or raw_samples(batch)
-        ):
+        if self.are_raw(batch):
             return len(batch)
         # two dicts with the same keys are hardly inputs and labels, rather two samples or two views
         twins = isinstance(batch, list | tuple) and _are_mappings(batch) and alike(batch)

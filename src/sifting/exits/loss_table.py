@@ -18,6 +18,7 @@ from sifting.data.stream import plain_index
 BITS = 10
 GROUP = 2**BITS  # samples that have one bound
 MANY = 2**31  # samples: a larger number is no index, but a hash or a mistake
+MOSTLY = 0.99  # of the sum of losses, that one batch takes out of it
 MOST = 2**15 - 1  # times passed over that are told apart
 
 
@@ -86,7 +87,7 @@ class LossTable:
         if not len(slots_B):
             return slots_B
         limit = self._limit
-        least, most = (bound.item() for bound in slots_B.aminmax())
+        least, most = (int(bound.item()) for bound in slots_B.aminmax())
         if least < 0 or most >= (MANY if limit is None else limit):
             wrong_B = (slots_B < 0) | (slots_B >= (MANY if limit is None else limit))
             room = f"from 0 to {limit - 1}" if limit is not None else f"from 0 to {MANY - 1:,}"
@@ -132,8 +133,11 @@ class LossTable:
             before_B = before_B[~before_B.isnan()]
             before = _size(before_B)
             self._known += len(slots_B) - len(before_B)
-        self._total += total - before
         self.losses_N.index_copy_(0, slots_B, losses_B)
+        if before > MOSTLY * self._total:  # so that its rounding would be all that is left
+            self._total = _size(self.losses_N.nan_to_num(0.0))
+        else:
+            self._total += total - before
         self.passed_N.index_fill_(0, slots_B, 0)
         self.bounds_G.scatter_reduce_(0, slots_B >> BITS, losses_B, "amax")
         highest = self._highest
@@ -215,4 +219,4 @@ def _last(slots_B: Tensor) -> Tensor:
 
 def _size(losses_B: Tensor) -> float:
     """Sum of the absolute values."""
-    return torch.linalg.vector_norm(losses_B, 1, dtype=torch.float64).item()
+    return float(torch.linalg.vector_norm(losses_B, 1, dtype=torch.float64).item())

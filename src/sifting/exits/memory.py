@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from sifting.data.stream import plain_indices
 from sifting.exits.base import Exit, Setting, TrainedBatch
-from sifting.exits.loss_table import LossTable
+from sifting.exits.loss_table import MOST, LossTable
+from sifting.exits.table_state import check_table
 from sifting.measure.audit import warn_user
 from sifting.model.call import Call
 from sifting.model.objective import Score
@@ -132,6 +132,10 @@ class MemoryExit(Exit):
         self.table.pass_over(slots_B, passed_B)
         return scores_B
 
+    def peek(self, ids: Sequence[Any]) -> Tensor:
+        """Scores of samples that are no candidates of a step: nothing is counted as passed over."""
+        return self._score(self.table.slots(ids))[0]
+
     def _score(self, slots_B: Tensor) -> tuple[Tensor, Tensor]:
         """Scores, and how often each was passed over before."""
         self._write()
@@ -205,6 +209,7 @@ class MemoryExit(Exit):
                 f"the state holds {', '.join(state) or 'nothing'} of an exit, not the losses of a "
                 "MemoryExit: make the sifter with the exit the state was saved with"
             )
+        check_table(state, most=MOST)
         if self.size is not None and len(state["losses"]) != self.size:
             raise ValueError(
                 f"the state remembers {len(state['losses'])} samples, and this is a MemoryExit({self.size}): "

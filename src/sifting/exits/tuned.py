@@ -32,6 +32,7 @@ from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
 from sifting.parallel.detect import sharded
 from sifting.parallel.ranks import Ranks
+from sifting.plain import Plain
 
 EXACT_EVERY = 8  # with losses=, every so many candidates the exact loss is computed to learn from
 WIDEST = 2048  # pooled features that a head of its own gets at most
@@ -86,6 +87,13 @@ class TunedExit(Exit):
         """At a block of a stack; elsewhere the model's forward is left in the middle."""
         return self.stack is not None
 
+    @property
+    def place(self) -> str | None:
+        """Path of the module whose output it looks at; None where that is not a module's."""
+        if self.stack is not None:
+            return f"{self.stack.path}.{self.stack.blocks[self.k - 1][-1]}"
+        return self.path or None
+
     def join(self, ranks: Ranks) -> None:
         self._average = ranks.average
 
@@ -128,6 +136,15 @@ class TunedExit(Exit):
                 model, run, size=size, stack=self._named_stack, head=bool(plan.heads)
             )
             self._take(found)
+        self.check_labels(plan, probe)
+        if self.stack is not None and (plan.shapes or plan.kind != "losses"):
+            # a head of its own needs no way to the model's end; where there is one, it tells what
+            # the next block is given
+            with nullcontext() if plan.heads else suppress(StackError):
+                self.stack.check_chain(run)
+
+    def check_labels(self, plan: Plan, probe: Any) -> None:
+        """Raise where there is nothing that this exit could learn to predict."""
         if plan.kind == "losses" and not plan.shapes:
             return  # the loss itself is what is predicted
         if not plan.call.labels_of(probe) or not plan.shapes:
@@ -161,11 +178,6 @@ class TunedExit(Exit):
                     f"a tuned exit cannot predict {part.logits} at every position, since the model's head "
                     "cannot be run on its own (its logits are worked on afterwards): choose exit=k"
                 )
-        if self.stack is not None:
-            # a head of its own needs no way to the model's end; where there is one, it tells what
-            # the next block is given
-            with nullcontext() if plan.heads else suppress(StackError):
-                self.stack.check_chain(run)
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         values: list[Tensor] = []
@@ -210,6 +222,7 @@ class TunedExit(Exit):
     def _features(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
         """Run up to the exit, handing over parts that have a head; gives pooled features."""
         if self.stack is None:
+            plan.check_batch(batch)
             module = get_module(model, self.path, "at")
             hidden = stopped_at(module, lambda: plan.call.run(model, batch))
             channels = channels_of(module)
@@ -308,7 +321,8 @@ class TunedExit(Exit):
         return {name: predictor.state_dict() for name, predictor in self.predictors.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.predictors = {name: Predictor.load(saved) for name, saved in state.items()}
+        found = Plain(state, "the exit")
+        self.predictors = {name: found.made(name, Predictor.load) for name in found}
 
 
 def _objective(

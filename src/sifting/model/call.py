@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from sifting.data.samples import BatchSize, Samples, Take
 
@@ -99,7 +100,13 @@ class Call:
     def labels_of(self, batch: Any) -> dict[str, Tensor]:
         """The labels by name; empty where the batch has none."""
         if self.labels is not None:
-            return _named(self.labels(batch))
+            found = self.labels(batch)
+            if not isinstance(found, Tensor | Mapping) and found is not None:
+                raise TypeError(
+                    f"labels= gave a {type(found).__name__}: return a tensor or a dict of tensors; where a loss "
+                    "takes something else, pass losses=lambda model, batch: … that returns one loss a sample"
+                )
+            return _named(found)
         batch = self.without_ids(batch)
         if isinstance(batch, Mapping):
             return {
@@ -107,8 +114,9 @@ class Call:
                 for key, value in batch.items()
                 if isinstance(value, Tensor) and any(word in str(key) for word in _LABEL_WORDS)
             }
-        if isinstance(batch, list | tuple) and len(batch) == 2:
-            return _named(batch[1])
+        if _is_pair(batch) and not self.samples.are_raw(batch):
+            # a list of boxes or texts is no label that a loss could be made of here: see `losses=`
+            return _named(batch[1]) if isinstance(batch[1], Tensor | Mapping) else {}
         return {}
 
     def takes_labels(self, model: nn.Module, batch: Any) -> bool:
@@ -132,23 +140,37 @@ class Call:
                 kwargs = {k: v for k, v in kwargs.items() if k not in self.labels_of(whole)}
             return _called(model, kwargs)
         inputs = batch
-        if isinstance(batch, list | tuple):
+        if isinstance(batch, list | tuple) and not isinstance(batch, PackedSequence):
+            if self.samples.are_raw(batch):
+                raise ValueError(
+                    f"a list of {len(batch)} raw samples, which no model takes: pass forward=lambda model, batch: "
+                    "… that puts them together and returns the logits, and labels=lambda batch: …; or "
+                    "losses=lambda model, batch: … that returns one loss a sample"
+                )
             if len(batch) != 2:
                 raise ValueError(
                     f"a batch of {len(batch)} members is not a pair (inputs, labels): pass "
                     "forward=lambda model, batch: … that returns the logits, and labels=lambda batch: …"
                 )
             inputs = batch[0]
-        elif not isinstance(batch, Tensor):
+        elif not isinstance(batch, Tensor | PackedSequence):
             raise ValueError(
                 f"cannot tell how a model is called on a {type(batch).__name__}: pass "
                 "forward=lambda model, batch: … that returns the logits, and labels=lambda batch: …"
             )
         if isinstance(inputs, Mapping):
             return _called(model, inputs)
-        if isinstance(inputs, list | tuple):
+        if isinstance(inputs, list | tuple) and not self._is_whole(inputs, whole):
             return model(*inputs)
         return model(inputs)
+
+    def _is_whole(self, inputs: Any, batch: Any) -> bool:
+        """Whether a list or tuple is one argument: an entry a sample, as detectors take pictures."""
+        if isinstance(inputs, PackedSequence):
+            return True
+        if hasattr(inputs, "_fields") or len(inputs) != self.samples.size(batch):
+            return False
+        return not all(isinstance(v, Tensor) and v.ndim and len(v) == len(inputs) for v in inputs)
 
 
 def logits_of(output: Any) -> dict[str, Tensor]:
@@ -214,9 +236,15 @@ def _named(labels: Any) -> dict[str, Tensor]:
         return {str(key): value for key, value in labels.items() if isinstance(value, Tensor)}
     if isinstance(labels, Tensor):
         return {"labels": labels}
-    if labels is None:
-        return {}
-    raise TypeError(f"labels must be a tensor or a dict of tensors, got {type(labels).__name__}")
+    return {}
+
+
+def _is_pair(batch: Any) -> bool:
+    return (
+        isinstance(batch, list | tuple)
+        and len(batch) == 2
+        and not isinstance(batch, PackedSequence)
+    )
 
 
 def _called(model: nn.Module, members: Mapping[str, Any]) -> Any:

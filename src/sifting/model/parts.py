@@ -79,12 +79,15 @@ class Rows:
         inputs_BTH: inputs of the head; the logits themselves where there is no head.
         mask_BT: the positions that count.
         labels_BT: the label of each position, or class probabilities of shape BTC.
+        documents_BT: where rows hold several samples each, which of them a position belongs to; −1
+            for none.
     """
 
     inputs_BTH: Tensor
     mask_BT: Tensor
     labels_BT: Tensor | None
     head: Callable[[Tensor], Tensor] | None = None
+    documents_BT: Tensor | None = None
 
     def chunks(self, width: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Logits and labels of the positions that count, some rows at a time.
@@ -190,7 +193,8 @@ def score_rows(rows: Rows, score: Score, *, width: int | None = None) -> Tensor:
     by_row = scores.BY_NAME[score] if isinstance(score, str) else _checked(score)
     pieces = [by_row(logits, labels) for logits, labels in rows.chunks(width)]
     empty = torch.zeros(0, device=rows.mask_BT.device)
-    return scores.mean_where(torch.cat(pieces) if pieces else empty, rows.mask_BT)
+    values_N = torch.cat(pieces) if pieces else empty
+    return scores.mean_where(values_N, rows.mask_BT, rows.documents_BT)
 
 
 def _checked(score: Callable[[Any, Any], Tensor]) -> scores.RowScore:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from sifting.data.tree import describe
 from sifting.model.by_sample import Losses, check_reduced, given_losses, reduced_losses
 from sifting.model.call import Call, logits_of, mask_of
 from sifting.model.head import Head, find_head
@@ -106,6 +107,12 @@ class Plan:
         ignore = IGNORE if loss_fn is None else loss_fn.ignore
         found = resolve(call, model, batch, custom=custom, ignore=ignore, rows=rows)
         call = found.call
+        if not found.parts and not found.logits and found.reference is None:
+            raise ValueError(
+                "the model's output holds neither logits nor a loss, so nothing can be scored "
+                f"({describe(batch)}): pass losses=lambda model, batch: … that returns one loss a sample, or "
+                "forward= that returns the logits"
+            )
         if loss_fn is not None:
             if len(found.logits) != 1 or len(call.labels_of(batch)) != 1:
                 raise ValueError(
@@ -225,7 +232,7 @@ class Plan:
                 ) -> None:
                     for part in (part for part in self.parts if part.logits == name):
                         labels = self.labels_for(part, batch)
-                        rows = _unpadded(rows_of(part, inputs, labels), batch)
+                        rows = self._of_samples(part, rows_of(part, inputs, labels), batch)
                         consume(part, replace(rows, head=forward), labels)
 
                 open_heads.enter_context(head.intercepted(intercept))
@@ -243,7 +250,22 @@ class Plan:
             check_labels(part, logits.shape, labels)
         if not part.has_classes:
             return logits
-        return _unpadded(rows_of(part, logits, labels), batch)
+        return self._of_samples(part, rows_of(part, logits, labels), batch)
+
+    def _of_samples(self, part: Part, rows: Rows, batch: Any) -> Rows:
+        """Positions by the samples that they belong to, those of padding left out."""
+        documents_BT = self.call.samples.documents(batch)
+        if documents_BT is None:
+            return _unpadded(rows, batch)
+        documents_BT = documents_BT[:, part.shift :].to(rows.mask_BT.device)
+        if documents_BT.shape != rows.mask_BT.shape:
+            raise ValueError(
+                f"the batch is packed ({int(documents_BT.max()) + 1} documents in {len(documents_BT)} rows), "
+                f"and {part} has no prediction for each token, so documents cannot be scored: pass "
+                "losses=lambda model, batch: … that returns one loss a document"
+            )
+        mask_BT = rows.mask_BT & (documents_BT >= 0)
+        return replace(rows, mask_BT=mask_BT, documents_BT=documents_BT)
 
     def score(
         self, part: Part, found: Rows | Tensor, labels: Tensor | None, score: Score

@@ -232,6 +232,14 @@ class PerSampleLoss:
                 return number
         if not bool(values_B.isfinite().all()):
             return self.ignore  # what is broken is said of the scores
+        if logits.numel() == labels.numel() == len(values_B) and logits.shape != labels.shape:
+            raise ValueError(
+                f"loss_fn gives {float(whole):.4g} for {len(values_B)} samples, but {float(values_B.mean()):.4g} "
+                f"on average for them one by one: outputs (B, {', '.join(map(str, logits.shape[1:]))}) and labels "
+                f"(B{''.join(f', {n}' for n in labels.shape[1:])}) broadcast, so that every sample is compared "
+                "with every other. Give both the same shape in your step too, with loss_fn=lambda z, y: … "
+                "z.squeeze(1) …"
+            )
         raise ValueError(
             f"loss_fn gives {float(whole):.4g} for {len(values_B)} samples, but {float(values_B.mean()):.4g} "
             "on average for them one by one: it weighs samples against one another (class weights, a "

@@ -5,7 +5,6 @@ One run never costs the others: whatever reading or judging it raises, it is lef
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sifting.report.sanitize import clip, cut
-from sifting.training.run_folder import Run, RunError, read_run
+from sifting.training.run_folder import Run, RunError, read_attached, read_run
 from sifting.verdict import Verdict, judge
 from sifting.verdict.curves import Curve, arm_of, comparable, curve_of
 
@@ -54,14 +53,16 @@ class Entry:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The last record of its log."""
-        return self.run.metrics[-1] if self.run.metrics else {}
+        """The last record of its log that has figures."""
+        figures = (m for m in reversed(self.run.metrics) if m.get("kind") != "warning")
+        return next(figures, {})
 
     @property
     def warnings(self) -> list[str]:
-        """What the library warned of during the run: text, or objects with a `message`."""
-        found = (self.run.summary or {}).get("warnings")
-        said = [w.get("message") if isinstance(w, Mapping) else w for w in _list(found)]
+        """What the library warned of: by its log, and by the summary of a run that is over."""
+        found = [m for m in self.run.metrics if m.get("kind") == "warning"]
+        found += _list((self.run.summary or {}).get("warnings"))
+        said = [w.get("message") if isinstance(w, Mapping) else w for w in found]
         return [clip(message, 600) for message in said if isinstance(message, str) and message]
 
 
@@ -199,7 +200,7 @@ def _read(path: Path, root: Path, name: str, skipped: list[Skipped]) -> Entry:
     curve = curve_of(run)
     if not run.metrics:
         raise RunError("it has logged nothing yet")
-    return Entry(name, run, curve, _reference(path / "reference.json"))
+    return Entry(name, run, curve, _reference(path))
 
 
 def _leads_into(root: Path, link: Path) -> bool:
@@ -210,11 +211,7 @@ def _leads_into(root: Path, link: Path) -> bool:
 
 
 def _reference(path: Path) -> dict[str, float]:
-    if not path.exists():
-        return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise RunError(f"{path.name} is damaged: it holds no JSON object")
+    content = read_attached(path, "reference.json") or {}
     return {str(k): float(v) for k, v in content.items() if isinstance(v, (int, float))}
 
 

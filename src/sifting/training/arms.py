@@ -60,6 +60,9 @@ class Arm:
             plain = {name: options[name] for name in ("seed", "draws") if name in options}
             return Sifter(model, keep=1.0, **plain)
         exit = early if self.exit == "early" else self.exit
+        if self.keep == "auto":
+            rest = {name: value for name, value in options.items() if name != "warmup_steps"}
+            return Sifter(model, exit=exit, **rest, **self.sifter)
         if exit == "memory":
             if samples is None and options.get("draws") == "batch":
                 raise ValueError(
@@ -82,8 +85,14 @@ ARMS: dict[str, Arm] = {
     ),
     "tuned": Arm("a tuned exit, by loss", {"score": "loss"}, exit="tuned"),
     "tuned-entropy": Arm("a tuned exit, by entropy", {"score": "entropy"}, exit="tuned"),
+    "auto": Arm("the autopilot: selection where it saves time", {"keep": "auto"}, exit="auto"),
+    "input-entropy": Arm(
+        "a tuned exit on what the model is given, by entropy, a quarter at random",
+        {"score": "entropy", "explore": 0.25},
+        exit="input",
+    ),
     "default": Arm(
-        "the library's default: a tuned exit, by entropy, a quarter at random",
+        "the default of a fixed ratio: a tuned exit, by entropy, a quarter at random",
         {"score": "entropy", "explore": 0.25},
         exit="tuned",
     ),

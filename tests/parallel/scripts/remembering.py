@@ -107,12 +107,9 @@ def check_a_choice_by_all_ranks_is_made_before_anything_is_read() -> None:
 def check_audits_judge_the_choice_of_all_ranks() -> None:
     # 8 of 16 candidates: of the 4 that a rank trains, some are the other's
     for settings in ({}, {"explore": 0.5}):
-        judged: list[dict[str, Any]] = []
-        judge = Auditor.judge
-        with patch.object(
-            Auditor, "judge", lambda own, **of: (judged.append(of), judge(own, **of))
-        ):
+        with patch.object(Auditor, "judge", autospec=True, side_effect=Auditor.judge) as spy:
             sifter, data, seen = train(epochs=2, scope="global", audit_every=3, **settings)
+        judged = [call.kwargs for call in spy.call_args_list]
         assert sifter.stats().audits == len(seen) // 3 == len(judged) > 3
         _, _, unaudited = train(epochs=2, scope="global", **settings)
         assert seen == unaudited

@@ -9,6 +9,7 @@ import hashlib
 import io
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from sifting.training.recipe import Recipe
 REMEDY = "put CIFAR-10 as train.parquet and test.parquet into $SIFT_DATA/cifar10"
 SPLIT = 0  # seed of which images are held out
 HELD_OUT = 5000
+ARRAYS = ("train_pixels", "train_labels", "test_pixels", "test_labels")
 MEAN, DEVIATION = torch.tensor([0.491, 0.482, 0.447]), torch.tensor([0.247, 0.243, 0.262])
 
 
@@ -56,43 +58,28 @@ def read_files(config: TaskConfig) -> tuple[Rows, Rows]:
     folder = find_data("cifar10")
     if folder is None:
         missing(config, "CIFAR-10", REMEDY, "scikit-learn's digits")
-        train, test = read_images("digits", side=32)
-        return _rows(train), _rows(test)
-    content = _cached(folder)
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        train, test = (
-            Rows(
-                torch.from_numpy(arrays[f"{name}_pixels"]),
-                torch.from_numpy(arrays[f"{name}_labels"]),
-            )
-            for name in ("train", "test")
-        )
-    return train, test
+        return _decoded("digits")
+    with np.load(io.BytesIO(_cached(folder)), allow_pickle=False) as arrays:
+        made = [torch.from_numpy(arrays[name]) for name in ARRAYS]
+    return Rows(*made[:2]), Rows(*made[2:])
 
 
-def _rows(images: object) -> Rows:
-    assert isinstance(images, Images)
-    return Rows(images.pixels_NCHW, images.labels_N)
+def _decoded(source: str) -> tuple[Rows, Rows]:
+    train, test = read_images(source, side=32)
+    assert isinstance(train, Images)
+    assert isinstance(test, Images)
+    return Rows(train.pixels_NCHW, train.labels_N), Rows(test.pixels_NCHW, test.labels_N)
 
 
 def _cached(folder: Path) -> bytes:
     """Both splits as arrays, made from the folder's files unless that was done before."""
-    parts = [
-        (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-        for path in sorted(folder.iterdir())
-    ]
-    key = hashlib.sha256(repr((str(folder.resolve()), parts)).encode()).hexdigest()[:16]
+    found = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.iterdir())]
+    key = hashlib.sha256(repr((str(folder.resolve()), found)).encode()).hexdigest()[:16]
     path = cache_folder() / f"images-{key}.npz"
     with alone(path):
         if not path.exists():
-            arrays = {}
-            for name, split in zip(
-                ("train", "test"), read_images(str(folder), side=32), strict=True
-            ):
-                rows = _rows(split)
-                arrays[f"{name}_pixels"], arrays[f"{name}_labels"] = (
-                    t.numpy() for t in rows.tensors_N
-                )
+            tensors = [tensor for rows in _decoded(str(folder)) for tensor in rows.tensors_N]
+            arrays: Any = dict(zip(ARRAYS, (tensor.numpy() for tensor in tensors), strict=True))
             made = io.BytesIO()
             np.savez(made, **arrays)
             files.write_bytes(path, made.getvalue())
@@ -107,7 +94,7 @@ def read(config: CifarConfig) -> Data:
     learned = train.some(order[out:][: config.samples], ready=varied if config.augment else plain)
     held_out, test = train.some(order[:out], ready=plain), Rows(*test.tensors_N, ready=plain)
     if config.stand_in:  # a smoke test evaluates on little
-        held_out, test = held_out.some(torch.arange(50)), test.some(torch.arange(50))
+        held_out, test = held_out.first(50), test.first(50)
     return Data(learned, held_out, test, 10)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from sifting.bench.tasks.rows import Rows, loader
 from sifting.exits.base import Exit
@@ -69,8 +70,19 @@ class Data:
 
 def one_cycle(optimizer: torch.optim.Optimizer, updates: int) -> LRScheduler:
     """A tenth of the updates up to the optimizer's own learning rates, a cosine down to zero."""
-    peaks = [group["lr"] for group in optimizer.param_groups]
-    return OneCycleLR(optimizer, peaks, updates, pct_start=WARM, cycle_momentum=False)
+    return LambdaLR(optimizer, lambda step: share_of_peak(step, updates))
+
+
+def share_of_peak(step: int, updates: int) -> float:
+    """The learning rate of an update, as a share of its peak.
+
+    >>> [round(share_of_peak(step, 20), 2) for step in (0, 1, 2, 11, 19, 20)]
+    [0.5, 1.0, 1.0, 0.5, 0.01, 0.0]
+    """
+    warm = max(1, round(WARM * updates))
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warm) / max(1, updates - warm))))
 
 
 def classified(model: nn.Module, rows: Rows) -> dict[str, float]:

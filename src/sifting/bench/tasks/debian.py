@@ -140,8 +140,8 @@ def make_encoder(config: DebianConfig) -> tuple[nn.Module, int]:
     if folder is None or find_data("debian") is None:
         sizes = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
         options: Any = {**sizes, "vocab_size": WORDS, "num_hidden_layers": config.layers}
-        shape = BertConfig(**options)
-        return BertModel(shape, add_pooling_layer=False), 16
+        make: Any = BertModel
+        return make(BertConfig(**options), add_pooling_layer=False), 16
     load: Any = BertModel.from_pretrained
     model = load(folder, num_hidden_layers=config.layers, add_pooling_layer=False)
     return model, int(model.config.hidden_size)

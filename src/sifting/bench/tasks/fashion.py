@@ -143,7 +143,7 @@ def read(config: FashionConfig) -> Data:
     if config.copies > 1:
         learned, held_out = with_copies(learned, config.copies), with_copies(held_out, 1)
     if config.stand_in:  # a smoke test evaluates on little
-        held_out, test = held_out.some(torch.arange(100)), test.some(torch.arange(200))
+        held_out, test = held_out.first(100), test.first(200)
     return Data(learned, held_out, test, CLASSES)
 
 

@@ -37,7 +37,9 @@ def rotated(pixels_NHW: Tensor, *, seed: int) -> Rows:
     zero = torch.zeros_like(sine)
     turn_N23 = torch.stack([cosine, -sine, zero, sine, cosine, zero], dim=1).reshape(-1, 2, 3)
     turned = []
-    for pixels, turn in zip(pixels_NHW.split(2000), turn_N23.split(2000), strict=True):
+    for pixels, turn in zip(
+        torch.split(pixels_NHW, 2000), torch.split(turn_N23, 2000), strict=True
+    ):
         grid = F.affine_grid(turn, [len(pixels), 1, *pixels.shape[1:]], align_corners=False)
         turned.append(F.grid_sample(pixels[:, None].float(), grid, align_corners=False)[:, 0])
     return Rows(torch.cat(turned).round().to(torch.uint8), angles_N, ready=ready)
@@ -50,8 +52,11 @@ def read(config: FashionConfig) -> Data:
     out = min(HELD_OUT, len(train) // 12)
     chosen = order[out:][: config.samples]
     tested = test[:100] if config.stand_in else test
-    pieces = (train[chosen], train[order[: 100 if config.stand_in else out]], tested)
-    return Data(*(rotated(piece, seed=ANGLES + number) for number, piece in enumerate(pieces)))
+    return Data(
+        rotated(train[chosen], seed=ANGLES),
+        rotated(train[order[: 100 if config.stand_in else out]], seed=ANGLES + 1),
+        rotated(tested, seed=ANGLES + 2),
+    )
 
 
 def squares(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:

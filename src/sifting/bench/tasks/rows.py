@@ -34,8 +34,7 @@ class Rows(Dataset[Any]):
         return len(self.tensors_N[0])
 
     def __getitem__(self, index: int) -> Any:
-        (batch,) = [self.__getitems__([index])]
-        return tuple(member[0] for member in batch)
+        return tuple(member[0] for member in self.__getitems__([index]))
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """The batch of some indices; what a `DataLoader` asks for."""
@@ -47,6 +46,10 @@ class Rows(Dataset[Any]):
         """Some of the samples."""
         found = (tensor_N[rows] for tensor_N in self.tensors_N)
         return Rows(*found, ready=ready or self.ready)
+
+    def first(self, count: int) -> Rows:
+        """The first of the samples, as many as there are."""
+        return Rows(*(tensor_N[:count] for tensor_N in self.tensors_N), ready=self.ready)
 
     def in_order(self, size: int = EVALUATED) -> Iterator[Any]:
         """All samples from the first to the last."""

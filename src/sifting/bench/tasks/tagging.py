@@ -100,8 +100,8 @@ def read(config: TaggingConfig) -> Data:
     train, held_out, test = (windows(part, known, config.words) for part in parts)
     some = shuffled(len(train), seed=SPLIT)[: config.samples]
     most = 50 if config.stand_in else MOST
-    pieces = [rows.some(shuffled(len(rows), seed=SPLIT)[:most]) for rows in (held_out, test)]
-    return Data(train.some(some), *pieces, classes=TAGS)
+    held_out, test = (r.some(shuffled(len(r), seed=SPLIT)[:most]) for r in (held_out, test))
+    return Data(train.some(some), held_out, test, TAGS)
 
 
 class Tagger(nn.Module):
