@@ -208,9 +208,10 @@ class SiftedLoader:
                 self._check(batch, draw.candidates)
                 first = False
             # a row of the data set may hold several documents, each a sample of its own
-            documents = sifter.chooser.samples.documents(batch) if draw.sifts else None
-            apart = draw.choice is None and documents not in (None, draw.candidates)
-            found = documents if apart and documents is not None else draw.candidates
+            samples, found = sifter.chooser.samples, draw.candidates
+            if draw.sifts and draw.choice is None and samples.documents(batch) is not None:
+                found = samples.size(batch)
+            apart = found != draw.candidates
             meter.counts["candidates_seen"] += found
             if not draw.sifts:
                 yield batch, Step(draw.size, ids=draw.indices), place
@@ -221,9 +222,7 @@ class SiftedLoader:
                 made = sifter.chooser.read(choice, batch, candidates=candidates)
             else:
                 made = sifter.chooser(batch, found, None if apart else draw.size)
-                if (
-                    sifter.chooser.together is None and not apart
-                ):  # else samples have moved, or have none
+                if sifter.chooser.together is None and not apart:  # else they moved, or have none
                     made = made.of_ids(draw.indices)
             assert made.selection is not None
             yield made.selection.batch, made, place

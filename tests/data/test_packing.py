@@ -7,9 +7,8 @@ import torch
 from transformers import DataCollatorWithFlattening, LlamaConfig, LlamaForCausalLM
 
 import tests.fuzz.packed
-from sifting import Sifter
 from sifting.data.documents import document_of_position, documents
-from sifting.data.packing import by_row, pack, take_documents, unpack
+from sifting.data.packing import pack, take_documents, unpack
 from sifting.data.samples import Samples
 
 LENGTHS = [3, 5, 2, 4, 2]
@@ -104,48 +103,6 @@ def test_a_model_gives_each_document_the_loss_it_has_alone() -> None:
     weights = torch.tensor([LENGTHS[i] - 1.0 for i in CHOSEN])
     expected = (torch.stack(alone) * weights).sum() / weights.sum()
     torch.testing.assert_close(together, expected)
-
-
-MARKS: dict[str, Any] = {"return_flash_attn_kwargs": True, "return_seq_idx": True}
-
-
-@pytest.mark.parametrize("marks", [{}, MARKS])
-def test_documents_in_a_row_each_are_padded_and_masked(marks: dict[str, bool]) -> None:
-    batch = {**DataCollatorWithFlattening(**marks)(DOCUMENTS), "names": [*"abcde"], "step": 7}
-    rows = by_row(batch)
-    assert set(rows) == {"input_ids", "labels", "attention_mask", "names", "step"}
-    assert rows["attention_mask"].sum(dim=1).tolist() == LENGTHS
-    for i, document in enumerate(DOCUMENTS):
-        size = LENGTHS[i]
-        assert rows["input_ids"][i, :size].tolist() == document["input_ids"]
-        assert rows["labels"][i].tolist() == [-100, *document["labels"][1:], *[-100] * (5 - size)]
-    assert rows["names"] == [*"abcde"]
-
-
-@pytest.mark.parametrize("exit", [1, "last", "tuned"])
-def test_packed_documents_are_scored_and_chosen_one_by_one(exit: Any) -> None:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=3,
-        num_attention_heads=2,
-        initializer_range=0.3,
-    )
-    model = LlamaForCausalLM(config)
-    packed = DataCollatorWithFlattening()(DOCUMENTS)
-    sifters = [Sifter(model, exit=exit, score="loss", keep=0.4) for _ in range(2)]
-    scores_N = sifters[0].score(packed)
-    assert scores_N.shape == (5,)
-    torch.testing.assert_close(scores_N, sifters[1].score(by_row(packed)))
-    if exit == "last":
-        alone = [model(**DataCollatorWithFlattening()([one])).loss for one in DOCUMENTS]
-        torch.testing.assert_close(scores_N, torch.stack(alone), rtol=1e-4, atol=1e-5)
-    selection = sifters[0].select(packed)
-    assert len(selection.indices) == 2
-    same(selection.batch, take_documents(packed, selection.indices))
-    assert torch.equal(selection.indices, sifters[1].select(by_row(packed)).indices)
 
 
 def test_a_first_label_does_not_become_a_target_of_the_document_before() -> None:

@@ -88,33 +88,6 @@ def pack(batch: Any, parts: Iterable[dict[str, Any]]) -> Any:
     return rebuild(batch, lambda member, path: by_path.get(path, member))
 
 
-def by_row(batch: Any) -> dict[Any, Any]:
-    """The documents of a packed batch in a row each, padded: what a model scores one by one.
-
-    >>> by_row({"labels": torch.tensor([[-100, 1, 2, -100, 4]]),
-    ...         "position_ids": torch.tensor([[0, 1, 2, 0, 1]])})
-    {'labels': tensor([[-100,    1,    2],
-            [-100,    4, -100]]), 'attention_mask': tensor([[1, 1, 1],
-            [1, 1, 0]])}
-
-    Marks of where documents start are left out, since a mask says it all.
-    """
-    parts = unpack(batch)
-    by_token, by_document, made = _roles(batch, len(parts))
-    marks = {POSITIONS, NUMBERS, "attention_mask"}
-    new: dict[Any, Any] = {}
-    for name, value in batch.items():
-        if name in by_document:
-            new[name] = _joined([part[name] for part in parts])
-        elif name in by_token and name not in marks:
-            new[name] = _padded([part[name] for part in parts], _filling(name, batch))
-        elif name not in marks and name not in made:
-            new[name] = value
-    ones = [torch.ones(len(part[by_token[0]]), dtype=torch.long) for part in parts]
-    new["attention_mask"] = _padded(ones, 0).to(batch[by_token[0]].device)
-    return new
-
-
 def _numbered(rows: list[list[int]]) -> Tensor:
     """The number of each token's document in its row; padding tokens are documents of their own.
 

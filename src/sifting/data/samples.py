@@ -127,15 +127,6 @@ class Samples:
             for start in range(0, size, count)
         ]
 
-    def documents(self, batch: Any) -> int | None:
-        """How many documents a packed batch holds, each a sample; None for any other."""
-        packed = self.take_with is None and self._packed(batch)
-        return self.size(batch) if packed else None
-
-    def by_row(self, batch: Any) -> Any:
-        """A batch with a sample in each row, to score: a packed one unpacked, any other as it is."""
-        return batch if self.documents(batch) is None else packing.by_row(batch)
-
     def columns(self, batch: Any, *, size: int | None = None) -> list[Any]:
         """The members of a batch that go by sample, in the order of the tree.
 

@@ -195,8 +195,8 @@ class Scorer:
         self.autocast = DTYPES.index(dtype) if dtype in DTYPES else 0
 
     def moved(self, batch: Any) -> Any:
-        """A batch on the model's device, a sample in each row."""
-        return to_device(self.call.samples.by_row(batch), self.device)
+        """A batch on the model's device."""
+        return to_device(batch, self.device)
 
     def _pieces(self, batch: Any) -> list[Any]:
         samples = self.call.samples

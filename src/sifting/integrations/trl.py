@@ -49,7 +49,7 @@ class SiftSFTMixin(SiftMixin, _Base):  # type: ignore[misc]
         check_sft(self)
         given = self._sift
         if self.args.loss_type == "dft" and not isinstance(given, Sifter):
-            own = {} if {"loss_fn", "losses"} & given.keys() else {"losses": _dft}
+            own = {} if {"loss_fn", "losses"} & given.keys() else {"losses": dft_losses}
             self._sift = {**given, **own}
         return super()._make_sifter()
 
@@ -100,27 +100,13 @@ def check_sft(trainer: Any) -> None:
         )
 
 
-def dft_losses(logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
-    """The loss of `loss_type="dft"`, one a sample: a token's loss, weighed by its probability.
-
-    >>> logits = torch.zeros(1, 3, 4)
-    >>> round(float(dft_losses(logits, torch.tensor([[0, 1, 2]]))), 3)  # log(4) / 4
-    0.347
-
-    Args:
-        logits_BTV: of the model.
-        labels_BT: as the model takes them, not shifted; −100 for none.
-    """
-    labels = labels_BT[:, 1:]
-    picked_BT = -F.cross_entropy(
-        logits_BTV[:, :-1].float().flatten(0, 1), labels.flatten(), reduction="none"
-    ).view(labels.shape)
-    return _means(-picked_BT * picked_BT.exp(), labels != IGNORE)
-
-
-def _dft(model: nn.Module, batch: Any) -> Tensor:
+def dft_losses(model: nn.Module, batch: Any) -> Tensor:
+    """The loss of `loss_type="dft"`, one a sample: that of each token, weighed by its probability."""
+    labels_BT = batch["labels"][:, 1:]
     inputs = {name: value for name, value in batch.items() if name != "labels"}
-    return dft_losses(model(**inputs).logits, batch["labels"])
+    logits_BTV = model(**inputs).logits[:, :-1].float()
+    losses_BT = F.cross_entropy(logits_BTV.movedim(-1, 1), labels_BT, reduction="none")
+    return fused_losses(-losses_BT, batch, dft=True)
 
 
 def _means(values_BT: Tensor, counted_BT: Tensor) -> Tensor:
