@@ -21,15 +21,17 @@ from sifting.autopilot.features import LastLayer
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.looks import FORWARD
 from sifting.autopilot.options import LADDER, PLAIN, Decision, Judged, Option
+from sifting.autopilot.pacing import Pacing
 from sifting.autopilot.trial import Trial
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.measure.learning import Progress, speedup
 from sifting.measure.meter import Meter
+from sifting.measure.stopwatch import now
 from sifting.model.call import logits_of
 from sifting.parallel.ranks import Ranks
 
-OFTEN, EARLY, SELDOM = 2, 256, 8  # steps between two rehearsals: at first, until when, later
+LEARNABLE = 0.6  # share of progress that must be made where losses are high, for a memory
 DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
 
 
@@ -61,6 +63,7 @@ class Pilot:
         self.ranks: Ranks | None = None
         self.rehearsing = False
         self.held_out = HeldOut(scorer, exit, meter=meter, trial=trial or Trial())
+        self.pacing = Pacing((trial or Trial()).updates)
         self._last_layer = LastLayer(scorer.model)
         self._met = self._done = 0  # steps that were handed out, that are over
         self._gained = 0.0  # plain steps that the steps so far are expected to stand for
@@ -94,11 +97,17 @@ class Pilot:
         Returns every scorer's scores, to be handed back with the batch's losses; None mostly.
         """
         step, self._met = self._met, self._met + 1
-        if self.rehearsing or selected or step % (OFTEN if step < EARLY else SELDOM):
+        if self.rehearsing or selected or not self.pacing.due(step):
             return None
+        begin = now()
         with self.meter.time("auditing", self.scorer.device):
             self.meter.counts["rehearsals"] += 1
-            return self.scorer.rehearse(batch, ids) or None
+            found = self.scorer.rehearse(batch, ids)
+        training = self.meter.seconds["between"] / max(1, self._done)
+        last = self.pacing.timed(now() - begin, step_seconds=training)
+        if last and self.ranks is not None:  # who rehearses when must be the same on all of them
+            self.pacing.cost = max(self.ranks.gather(self.pacing.cost or 0.0))
+        return found or None
 
     def listen(self) -> None:
         """A batch that was met is about to be trained: what its last layer is given is wanted."""
@@ -151,6 +160,9 @@ class Pilot:
         self._done += 1
         step = self._done
         self._gained += self.decision.speedup
+        if self.pacing.hopeless:
+            self._give_up(step)
+            return
         if self.rehearsing or not (self.scorer.plan is not None or self.exit.looks):
             return  # nothing is known of the model yet
         self.held_out.follow(step, size)
@@ -160,6 +172,13 @@ class Pilot:
             self._decide(step)
         elif not self.held_out.looks and step % DECIDE_EVERY == 0:
             self._decide(step)
+
+    def _give_up(self, step: int) -> None:
+        """Say, once, that choosing takes too long here to pay."""
+        why = f"scoring a batch takes {self.pacing.cost:.2g} of the time of training it"
+        if self.decision.why != why:
+            self.decision = Decision(step, PLAIN, why)
+            self._record(self.decision, changed=False)
 
     def judge(self) -> list[Judged]:
         """What is known of every option by now."""
@@ -172,6 +191,8 @@ class Pilot:
             for ratio in LADDER:
                 option = Option(scorer, ratio)
                 cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
+                if scorer == self.exit.looks:  # by the clocks, where they say more
+                    cost = max(cost, ratio * (self.pacing.cost or 0.0))
                 one = Judged(
                     option,
                     cost,
@@ -179,7 +200,7 @@ class Pilot:
                     agreement=evidence.agreement(option),
                 )
                 if recent is not None and scorer == MEMORY:
-                    one = replace(one, learnable=recent.share - recent.error > 1 / LADDER[0])
+                    one = replace(one, learnable=recent.share - 2 * recent.error > LEARNABLE)
                 elif recent is not None and ratio == LADDER[0]:
                     one = self._with_share(one, recent, cost)
                 found.append(one)
@@ -216,15 +237,12 @@ class Pilot:
         if changed:
             self.decisions.append(made)
             self.exit.active = option.scorer or self.exit.looks or MEMORY
-        self.records.append(
-            {
-                "kind": "decision",
-                "batch": step,
-                "changed": changed,
-                **{k: v for k, v in made.to_plain().items() if k != "step"},
-                "judged": [one.to_plain() for one in judged],
-            }
-        )
+        self._record(made, changed=changed)
+
+    def _record(self, made: Decision, *, changed: bool) -> None:
+        plain = made.to_plain()
+        about = {"kind": "decision", "batch": plain.pop("step"), "changed": changed}
+        self.records.append({**about, **plain, "judged": [one.to_plain() for one in made.judged]})
 
     def rehearse(self) -> None:
         """Choose one in two by what looks at samples from now on, whatever it is worth: to be timed."""
@@ -259,6 +277,7 @@ class Pilot:
             "decisions": [made.to_plain() for made in self.decisions],
             "records": list(self.records),
             "evidence": self.evidence.state_dict(),
+            "pacing": self.pacing.to_plain(),
             "steps": [self._met, self._done],
             "gained": self._gained,
             "held_out": self.held_out.state_dict(),
@@ -272,6 +291,7 @@ class Pilot:
         decisions = [Decision.from_plain(dict(made)) for made in state["decisions"]]
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
         self.records = [dict(record) for record in state["records"]]
+        self.pacing.load(state["pacing"])
         self._gained = float(state["gained"])
         self._met, self._done = map(int, state["steps"])
         self.held_out.load_state_dict(state["held_out"])

@@ -73,7 +73,8 @@ class SiftMixin(_Base):  # type: ignore[misc]
         """The batches to train on, sifted from the Trainer's own loader."""
         if self.sifter.model is not self.model:  # model_init made another
             self.sifter = self._make_sifter()
-        self._begin_anew()
+        if self.args.auto_find_batch_size:
+            self._begin_anew()
         return TrainLoader(self.sifter, super().get_train_dataloader())
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
