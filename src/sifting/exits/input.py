@@ -77,8 +77,8 @@ class InputExit(TunedExit):
             check_learnable(plan, probe)
         if any(part.has_classes and len(plan.shapes[part.logits]) > 1 for part in plan.parts):
             raise ValueError(
-                f"an InputExit makes one prediction a sample, and this model one at every position: {plan.shapes}; "
-                "choose a TunedExit"
+                "an InputExit makes one prediction a sample, and this model one at every position "
+                f"({plan.shapes}): choose a TunedExit"
             )
         given = model_input(model, lambda: plan.call.run(model, probe))
         same = (place for place, member in enumerate(tensors_in(probe)) if member is given)
