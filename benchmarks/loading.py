@@ -6,7 +6,8 @@
 A data set that takes 5 ms to read a sample, two workers. Every round times an epoch of the plain
 loop and one at each ratio, in an order drawn anew; ratios of times are taken within a round, and
 their median is reported. All train as many steps of as many samples. Then a memory of ten million
-samples: its size, and what a step costs that chooses 64 of 128 and takes in 64 losses.
+samples: its size, and the processor time of a step that chooses a batch from twice as many
+candidates by their IDs, makes a `Step` of it, and takes in the losses of what was trained.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from torch.utils.data import DataLoader, Dataset
 
 from sifting import MemoryExit, Sifter, __version__
 from sifting.exits.base import TrainedBatch
-from sifting.exits.loss_table import LossTable
+from sifting.files import write_json
 from sifting.model.call import Call
-from sifting.training.run_folder import write_json
 
 RESULTS = Path(__file__).parent / "results"
 KEEPS = (0.5, 0.25)
+BATCHES = (32, 64, 128)
 
 
 class Slow(Dataset[tuple[Tensor, Tensor]]):
@@ -92,8 +93,8 @@ def loading(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def memory(args: argparse.Namespace) -> dict[str, float]:
-    """Size of a large memory, and milliseconds of a step that uses it."""
+def memory(args: argparse.Namespace) -> dict[str, Any]:
+    """Size of a large memory, and milliseconds of a step that uses it, for several batch sizes."""
     exit = MemoryExit()
     exit.expect(args.ids)
     table, generator = exit.table, torch.Generator().manual_seed(0)
@@ -105,22 +106,24 @@ def memory(args: argparse.Namespace) -> dict[str, float]:
         for value in vars(table).values()
         if isinstance(value, Tensor)
     )
-    times = []
     call = Call(None, None, ids=None)
+    model = nn.Linear(1, 1)
+    sifter = Sifter(model, exit=exit, keep=0.5, audit_every=0)
+    times: dict[int, list[float]] = {batch: [] for batch in BATCHES}
     for _ in range(args.steps):
-        ids = torch.randint(0, args.ids, (128,), generator=generator).tolist()
-        losses = torch.rand(64, generator=generator)
-        begin_step = time.perf_counter()
-        kept = exit.score_ids(ids).topk(64).indices.tolist()
-        exit.observe(TrainedBatch(call, None, [ids[i] for i in kept]), losses)
-        exit.end_step()
-        times.append(1000 * (time.perf_counter() - begin_step))
-    assert isinstance(table, LossTable)
+        for batch, spent in times.items():
+            ids = torch.randint(0, args.ids, (2 * batch,), generator=generator).tolist()
+            losses, kept = torch.rand(batch, generator=generator), torch.empty(batch, 1)
+            begin_step = time.thread_time()
+            made = sifter.chooser.by_ids(ids, batch)
+            sifter.chooser.read(made, kept, candidates=None)
+            exit.observe(TrainedBatch(call, None, made.ids), losses)
+            exit.end_step()
+            spent.append(1000 * (time.thread_time() - begin_step))
     return {
         "ids": args.ids,
         "megabytes": size / 1e6,
-        "milliseconds_a_step": statistics.median(times),
-        "milliseconds_a_step_least": min(times),
+        "milliseconds_a_step": {str(b): statistics.median(v) for b, v in times.items()},
     }
 
 
@@ -138,22 +141,23 @@ def main() -> None:
         args.samples, args.rounds, args.ids, args.steps = 96, 1, 100_000, 20
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    load = os.getloadavg()[0]
-    found = {
+    before = os.getloadavg()[0]
+    found: dict[str, Any] = {
         "command": "python benchmarks/loading.py",
         "version": __version__,
         "torch": torch.__version__,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {load:.1f} at the start",
         "settings": {k: v for k, v in vars(args).items() if k != "quick"},
         "loading": loading(args),
         "memory": memory(args),
     }
+    load = f"load {before:.1f} at the start and {os.getloadavg()[0]:.1f} at the end"
+    found["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, {load}"
     for keep, ratio in found["loading"]["ratio"].items():
         print(f"keep {keep}: {ratio:.3f} of the plain loader's time")
+    steps = found["memory"]["milliseconds_a_step"].items()
     print(
-        "{ids:,} IDs: {megabytes:.0f} MB, {milliseconds_a_step:.3f} ms a step".format(
-            **found["memory"]
-        )
+        "{ids:,} IDs: {megabytes:.0f} MB, ".format(**found["memory"])
+        + ", ".join(f"{ms:.3f} ms a step of {batch}" for batch, ms in steps)
     )
     if not args.quick:
         write_json(RESULTS / "loading.json", found)

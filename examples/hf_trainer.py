@@ -23,7 +23,7 @@ def collate(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Te
 
 def main() -> None:
     torch.manual_seed(0)
-    ids = torch.randint(5, 100, (512, 8))
+    ids = torch.randint(5, 100, (256, 8))
     labels = (ids[:, 1] > 50).long()  # to be learned: whether the second token is a high one
     config = BertConfig(vocab_size=100, intermediate_size=64, num_labels=2, **SIZES)
     with tempfile.TemporaryDirectory() as folder:

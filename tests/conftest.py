@@ -38,3 +38,12 @@ def net() -> Net:
 @pytest.fixture
 def pair() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(12, 8), torch.randint(0, 5, (12,))
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are made up but not drawn, which takes longer than all else in a small command."""
+    from sifting.theory import plots, plots_past
+
+    for module in (plots, plots_past):
+        monkeypatch.setattr(module, "save", lambda figure, path: plots.check_path(path))

@@ -1,38 +1,81 @@
-"""Every example runs, and sifts."""
+"""Every example runs, and sifts; without the line that sifts it makes as many updates."""
 
 from __future__ import annotations
 
-import runpy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
+LOOP = {"in sifter(loader):": "in loader:"}
+# what each example says to sift, and what it would say to train on everything
+WITHOUT: dict[str, dict[str, str]] = {
+    "plain_loop": LOOP,
+    "accelerate_loop": LOOP,
+    "lora": LOOP,
+    "lightning_fit": {
+        "callbacks=[sifting],": "callbacks=[],",
+        "sifting.loader(loader)": "loader",
+    },
+    "hf_trainer": {
+        "from sifting.integrations.trainer import SiftTrainer": "from transformers import Trainer",
+        "trainer = SiftTrainer(": "trainer = Trainer(",
+        'sift={"exit": 1, "score": "loss", "keep": 0.5, "warmup_steps": 8},': "",
+        "print(trainer.sifter.stats())": "",
+    },
+}
 
-def forget() -> None:
+
+@contextmanager
+def fresh_process() -> Iterator[None]:
     """Accelerate keeps its settings in singletons, and an example expects a fresh process."""
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._reset_state()
+    try:
+        for state in (AcceleratorState, GradientState, PartialState):
+            state._reset_state()
+        yield
+    finally:
+        for state in (AcceleratorState, GradientState, PartialState):
+            state._reset_state()
+        torch._dynamo.reset()
+
+
+def updates(source: str, path: Path) -> int:
+    """How many optimizer steps a script makes."""
+    steps: list[Any] = []
+    handle = register_optimizer_step_post_hook(lambda *_: steps.append(1))
+    try:
+        with fresh_process():
+            exec(compile(source, str(path), "exec"), {"__name__": "__main__"})
+    finally:
+        handle.remove()
+    return len(steps)
 
 
 @pytest.mark.filterwarnings("default")  # of the trainers, not ours
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_example(
+def test_an_example_sifts_and_makes_as_many_updates_as_without(
     path: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    forget()
-    runpy.run_path(str(path), run_name="__main__")
-    forget()
+    source = plain = path.read_text()
+    sifted = updates(source, path)
     assert "(50%); " in capsys.readouterr().out or path.stem == "hf_trainer"
-    torch._dynamo.reset()
+    for line, other in WITHOUT[path.stem].items():
+        assert plain.count(line) == 1, line
+        plain = plain.replace(line, other)
+    assert updates(plain, path) == sifted > 5
+    assert "(50%); " not in capsys.readouterr().out
 
 
 def test_there_are_examples() -> None:
-    assert {path.stem for path in EXAMPLES} >= {"hf_trainer", "lightning_fit", "plain_loop"}
+    assert {path.stem for path in EXAMPLES} == set(WITHOUT)

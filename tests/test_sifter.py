@@ -15,7 +15,7 @@ import transformers as hf
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import Selection, Sifter, SiftingWarning, TunedExit
+from sifting import Selection, Sifter, SiftingWarning, Trial, TunedExit
 from tests.helpers.models import SMALL, Net, token_batch
 
 
@@ -250,7 +250,11 @@ def test_scores_that_are_not_finite(net: Net) -> None:
         ({"keep": 1.01}, r"keep=1.01 is not in \(0, 1\]"),
         ({"score": "novelty"}, r"score='novelty' is unknown: choose one of loss, entropy"),
         ({"policy": "bottom"}, r"policy='bottom' is unknown"),
-        ({"trim": 0.6}, r"trim=0.6 and keep=0.5 add up to more than all"),
+        ({"trim": 0.6}, r"trim=0.6 leaves less than half, which keep='auto' keeps at most"),
+        ({"keep": "auto", "policy": "random"}, r"policy='top' and not with 'random'"),
+        ({"keep": "auto", "draws": "batch"}, r"draws='samples' and not with 'batch'"),
+        ({"keep": 0.5, "trial": Trial()}, r"keep=0.5 is fixed"),
+        ({"keep": 0.5, "trim": 0.6}, r"trim=0.6 and keep=0.5 add up to more than all"),
         ({"nonfinite": "skip"}, r"nonfinite='skip'"),
         ({"score_batch_size": 0}, r"score_batch_size=0"),
         ({"audit_every": -1}, r"audit_every=-1"),
@@ -482,8 +486,8 @@ def test_compiled_models_are_scored_through_the_original(net: Net) -> None:
     )
 
 
-def test_default_is_entropy_at_a_tuned_exit_with_exploration(net: Net) -> None:
-    sifter = Sifter(net)
+def test_the_default_of_a_fixed_ratio_is_entropy_at_a_tuned_exit_with_exploration(net: Net) -> None:
+    sifter = Sifter(net, keep=0.5)
     assert isinstance(sifter.exit, TunedExit)
     assert (sifter.settings()["score"], sifter.rule.explore) == ("entropy", 0.25)
     assert Sifter(net, exit=1).rule.explore == 0
@@ -538,6 +542,7 @@ def test_warnings_point_at_the_users_own_line(net: Net) -> None:
     ("options", "message"),
     [
         ({"keep": "half"}, "keep='half': give a number"),
+        ({"trial": 3}, r"trial=3: give a sifting.Trial"),
         ({"keep": True}, "keep=True"),
         ({"explore": "some"}, "explore='some': give a number"),
         ({"forward": 3}, "forward=3 is not callable"),
@@ -625,7 +630,7 @@ def test_scoring_on_cuda_leaves_the_devices_random_stream_alone(net: Net) -> Non
 
 def test_without_classes_the_default_score_is_the_loss() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
-    sifter = Sifter(model, loss_fn=nn.MSELoss())
+    sifter = Sifter(model, keep=0.5, loss_fn=nn.MSELoss())
     assert len(sifter.select((torch.randn(8, 4), torch.randn(8, 1))).indices) == 4
     assert sifter.settings()["score"] == "loss"
 
@@ -668,7 +673,7 @@ def test_what_is_trimmed_has_no_part_in_the_judgement(net: Net) -> None:
 def test_a_warning_advises_what_would_help_this_sifter(net: Net) -> None:
     assert "exit='tuned'" not in Sifter(net, exit="last").auditor.remedy
     assert "exit='tuned'" in Sifter(net, exit=1).auditor.remedy
-    assert "TunedExit" in Sifter(net).auditor.remedy
+    assert "TunedExit" in Sifter(net, keep=0.5).auditor.remedy
 
 
 def test_the_objective_is_said_once(net: Net, caplog: pytest.LogCaptureFixture) -> None:

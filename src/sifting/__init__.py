@@ -16,22 +16,26 @@ from typing import TYPE_CHECKING, Any
 from sifting._version import __version__
 
 if TYPE_CHECKING:
-    from sifting.chooser import Selection
+    from sifting.autopilot.trial import Trial
     from sifting.exits.additive import AdditiveExit
     from sifting.exits.base import Exit
+    from sifting.exits.input import InputExit
     from sifting.exits.memory import MemoryExit
     from sifting.exits.tuned import TunedExit
     from sifting.measure.stats import SiftingWarning, Stats
     from sifting.sifter import Sifter
+    from sifting.step import Selection
 
 __all__ = [
     "AdditiveExit",
     "Exit",
+    "InputExit",
     "MemoryExit",
     "Selection",
     "Sifter",
     "SiftingWarning",
     "Stats",
+    "Trial",
     "TunedExit",
     "__version__",
 ]
@@ -39,11 +43,13 @@ __all__ = [
 _HOME = {
     "AdditiveExit": "exits.additive",
     "Exit": "exits.base",
+    "InputExit": "exits.input",
     "MemoryExit": "exits.memory",
-    "Selection": "chooser",
+    "Selection": "step",
     "Sifter": "sifter",
     "SiftingWarning": "measure.stats",
     "Stats": "measure.stats",
+    "Trial": "autopilot.trial",
     "TunedExit": "exits.tuned",
 }
 

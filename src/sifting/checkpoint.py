@@ -24,9 +24,9 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
-from sifting.loader import Cursor
+from sifting.cursor import Cursor
 from sifting.measure.meter import Meter
-from sifting.parallel.detect import in_use
+from sifting.parallel.detect import in_use, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.rng import load_random_state, save_random_state
 
@@ -55,25 +55,53 @@ class Portable:
         self.extra = dict(extra or {})
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"sifter": self.sifter.state_dict(), "streams": save_random_state()}
-        parts = self._ranks.gather(own) if self._ranks is not None else [own]
         blob = io.BytesIO()
-        torch.save({"parts": parts, "extra": self.extra}, blob)
+        torch.save({"parts": rank_states(self.sifter, self._ranks), "extra": self.extra}, blob)
         # one object: what is in it differs from state to state, and dcp.load asks beforehand
         return {"blob": blob.getvalue()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         saved = torch.load(io.BytesIO(state_dict["blob"]), map_location="cpu", weights_only=True)
-        parts, self.extra = saved["parts"], saved["extra"]
-        ranks = self._ranks
-        rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)
-        self.sifter.load_state_dict(state_of([part["sifter"] for part in parts], rank, world))
-        if len(parts) == world:
-            load_random_state(parts[rank]["streams"])
+        self.extra = saved["extra"]
+        load_rank_states(self.sifter, saved["parts"], self._ranks)
 
     @property
     def _ranks(self) -> Ranks | None:
         return self.sifter.ranks or (Ranks(lambda: self.sifter.device) if in_use() else None)
+
+
+def rank_states(sifter: Sifter, ranks: Ranks | None) -> list[dict[str, Any]]:
+    """What each rank has for itself beside the model's weights; all ranks must ask.
+
+    Args:
+        sifter: of this rank.
+        ranks: those that train together; None for a process of its own.
+    """
+    own = {"sifter": sifter.state_dict(), "streams": save_random_state()}
+    if ranks is None:
+        return [own]
+    # BatchNorm's are each rank's own until DDP's next forward
+    buffers = unwrap(sifter.model).named_buffers()
+    own["buffers"] = {name: buffer.cpu() for name, buffer in buffers}
+    return ranks.gather(own)
+
+
+def load_rank_states(
+    sifter: Sifter, parts: Sequence[Mapping[str, Any]], ranks: Ranks | None
+) -> None:
+    """Put back what `rank_states` gave, on as many ranks or another number.
+
+    Random streams and buffers are put back on as many ranks alone: other ranks have none of their own.
+    """
+    rank, world = (0, 1) if ranks is None else (ranks.rank, ranks.world)
+    sifter.load_state_dict(state_of([part["sifter"] for part in parts], rank, world))
+    if len(parts) != world:
+        return
+    load_random_state(parts[rank]["streams"])
+    own = parts[rank].get("buffers", {})
+    for name, buffer in unwrap(sifter.model).named_buffers():
+        if name in own:
+            buffer.copy_(own[name])
 
 
 def state_of(parts: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:

@@ -6,13 +6,13 @@ Shapes: B candidates (of all ranks, where they choose together), K kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from sifting.autopilot.pilot import Pilot
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
@@ -20,88 +20,13 @@ from sifting.parallel.ranks import Ranks, Share, even_count
 from sifting.selection.choice import Choice, Rule
 from sifting.selection.policies import Random
 from sifting.selection.schedule import Schedule
+from sifting.step import IdChoice, Selection, Step
+
+CPU = torch.device("cpu")  # where choices by IDs are made
 
 
 class NotFinite(ValueError):
     """Scores that are not finite: broken samples, or a model that has diverged."""
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What was chosen from one batch of candidates.
-
-    Attributes:
-        indices: the kept candidates, ascending.
-        weights: what to multiply each kept loss by; all ones unless policy="proportional".
-        scores: the score of every candidate.
-        batch: the kept samples, of the same type and with the same keys as the candidates.
-        explored: which of the kept were random picks.
-
-    Where ranks choose together (scope="global"), candidates are those of all ranks, rank 0's
-    first; the kept are the part of them that this rank trains.
-    """
-
-    indices: Tensor
-    weights: Tensor
-    scores: Tensor
-    batch: Any
-    explored: Tensor
-
-
-@dataclass(frozen=True)
-class Step:
-    """One training batch, and what is known of it.
-
-    Attributes:
-        size: samples in it.
-        selection: what was chosen; None where nothing was.
-        explored: random picks among the kept, of all ranks that chose together.
-        kept: how many those ranks keep in all.
-        members: the batch, for an exit that observes what is trained.
-        ids: of its samples, where the sifter drew them itself.
-    """
-
-    size: int
-    selection: Selection | None = None
-    explored: int = 0
-    kept: int = 0
-    members: Any = None
-    ids: Sequence[Any] | None = None
-
-    def of_ids(self, candidates: Sequence[Any]) -> Step:
-        """The same step with the IDs of its samples, from those of the candidates."""
-        assert self.selection is not None
-        kept = [candidates[i] for i in self.selection.indices.tolist()]
-        return replace(self, ids=kept)
-
-
-@dataclass(frozen=True)
-class IdChoice:
-    """What was chosen by IDs: a `Selection` before its samples are read.
-
-    Attributes:
-        ids: of the samples that this rank trains.
-        indices, weights, scores, explored: see `Selection`.
-        explored_count: random picks, of all ranks that chose together.
-        kept: how many those ranks keep in all.
-    """
-
-    ids: list[Any]
-    indices: Tensor
-    weights: Tensor
-    scores: Tensor
-    explored: Tensor
-    explored_count: int
-    kept: int
-
-    def to_plain(self) -> dict[str, Any]:
-        """As tensors and numbers, to be saved."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> IdChoice:
-        """Back from what `to_plain` gave."""
-        return cls(**plain)
 
 
 class Chooser:
@@ -116,6 +41,7 @@ class Chooser:
         generator: of every random choice.
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
         together: the ranks to choose with; None to choose alone.
+        pilot: is told of audits, where what is kept is left to it.
     """
 
     def __init__(
@@ -129,11 +55,12 @@ class Chooser:
         generator: torch.Generator,
         nonfinite: Literal["raise", "drop"],
         together: Ranks | None,
+        pilot: Pilot | None = None,
     ) -> None:
         self.scorer, self.rule, self.schedule = scorer, rule, schedule
         self.samples = scorer.call.samples
         self.meter, self.auditor, self.generator = meter, auditor, generator
-        self.nonfinite, self.together = nonfinite, together
+        self.nonfinite, self.together, self.pilot = nonfinite, together, pilot
 
     def __call__(self, batch: Any, size: int, count: int | None = None) -> Step:
         """Choose among the candidates, whatever the schedule says of whether to.
@@ -189,11 +116,12 @@ class Chooser:
     def _audit(self, batch: Any, selection: Selection | None, choice: Choice, step: int) -> None:
         assert selection is not None
         found: list[Any] | None = self.scorer.examine(batch, early=self.auditor.wants_early)
+        if self.together is not None:
+            here = [tuple(v if v is None else v.cpu() for v in piece) for piece in found or ()]
+            parts: list[list[Any]] = self.together.gather(here)  # empty where nothing has a label
+            found = [piece for pieces in parts for piece in pieces] if all(parts) else None
         if found is None:
             return
-        if self.together is not None:
-            here = [tuple(v if v is None else v.cpu() for v in piece) for piece in found]
-            found = [piece for pieces in self.together.gather(here) for piece in pieces]
         wrong = [flags for _, flags, _ in found if flags is not None]
         early = [losses for *_, losses in found if losses is not None]
         exact_B = torch.cat([losses for losses, *_ in found]).float()
@@ -203,6 +131,8 @@ class Chooser:
         if trimmed:
             highest = scores_B.argsort(descending=True, stable=True)[:trimmed]
             scores_B = scores_B.index_fill(0, highest, -math.inf)
+        if self.pilot is not None:
+            self.pilot.audited(scores_B, exact_B)
         self.auditor.judge(
             step=step,
             scores_B=scores_B,
@@ -219,7 +149,7 @@ class Chooser:
             ids: of this rank's candidates.
             size: how many this rank is to train.
         """
-        with self.meter.time("scoring", self.scorer.device):
+        with self.meter.time("scoring", CPU):
             rule = self.rule
             scores_B = (
                 self.scorer.exit.score_ids(ids) if rule.policy.scored else torch.zeros(len(ids))
@@ -234,34 +164,43 @@ class Chooser:
             scores_B = finite(scores_B, drop=self.nonfinite == "drop")
             count = min(size * len(sizes), len(scores_B))
             choice = rule(scores_B, count, self.generator)
-            mine = slice(None)
+            indices_K, weights_K, explored_K = choice.indices_K, choice.weights_K, choice.explored_K
+            chosen_K, first = None, 0
             if self.together is not None:
-                mine = Share(self.together.rank, sizes, choice.indices_K).mine
-        return IdChoice(
-            [everyones[i] for i in choice.indices_K[mine].tolist()],
-            choice.indices_K[mine],
-            choice.weights_K[mine],
-            scores_B,
-            choice.explored_K[mine],
-            choice.explored,
-            count,
-        )
+                chosen_K, first = indices_K, sum(sizes[: self.together.rank])
+                mine = Share(self.together.rank, sizes, indices_K).mine
+                indices_K, weights_K, explored_K = (
+                    indices_K[mine],
+                    weights_K[mine],
+                    explored_K[mine],
+                )
+        kept = [everyones[i] for i in indices_K.tolist()]
+        made = (kept, indices_K, weights_K, scores_B, explored_K, choice.explored, count)
+        return IdChoice(*made, chosen_K, first)
 
-    def read(self, made: IdChoice, batch: Any, *, everything: bool) -> Step:
+    def read(self, made: IdChoice, batch: Any, *, candidates: int | None) -> Step:
         """The step of a choice that was made by IDs, now that its samples are read.
 
         Args:
             made: the choice.
             batch: the samples.
-            everything: whether they are all the candidates, for an audit.
+            candidates: how many of this rank's candidates come first among them, where they were
+                all read for an audit; None where only what is trained was.
         """
         self.meter.counts["selections"] += 1
-        if everything:
+        if candidates is not None:
+            chosen_K = made.indices if made.chosen is None else made.chosen
             whole = Selection(made.indices, made.weights, made.scores, batch, made.explored)
-            choice = Choice(made.indices, made.weights, made.explored, made.explored_count)
+            choice = Choice(chosen_K, made.weights, made.explored, made.explored_count)
+            rows = made.rows(candidates)
+            size = max(candidates, max(rows, default=0) + 1)
+            own = batch
+            if size > candidates:
+                own = self.samples.take(batch, torch.arange(candidates), size=size)
+            self.auditor.by_loss = self.scorer.score == "loss"
             with self.meter.time("auditing", self.scorer.device):
-                self._audit(batch, whole, choice, self.meter.counts["steps"])
-            batch = self.samples.take(batch, made.indices, size=len(made.scores))
+                self._audit(own, whole, choice, self.meter.counts["steps"])
+            batch = self.samples.take(batch, torch.tensor(rows), size=size)
         selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
         return Step(len(made.ids), selection, made.explored_count, made.kept, ids=made.ids)
 
@@ -292,9 +231,11 @@ def finite(scores_B: Tensor, *, drop: bool) -> Tensor:
     >>> finite(torch.tensor([1.0, float("nan")]), drop=True)
     tensor([1., -inf])
     """
+    if math.isfinite(scores_B.sum().item()):  # of one that is not, the sum is not either
+        return scores_B
     broken_B = ~scores_B.isfinite()
     if not bool(broken_B.any()):
-        return scores_B
+        return scores_B  # they were only too large to be added
     if drop:
         return scores_B.masked_fill(broken_B, -math.inf)
     rows = broken_B.nonzero().squeeze(1).tolist()

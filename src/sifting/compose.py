@@ -8,6 +8,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sifting.autopilot.trial import Trial
+from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor, warn_user
@@ -19,7 +21,7 @@ from sifting.parallel.ranks import Ranks
 from sifting.selection import scores
 from sifting.selection.choice import Rule
 from sifting.selection.policies import Proportional, find_policy
-from sifting.selection.schedule import Schedule
+from sifting.selection.schedule import Schedule, kept_count
 
 
 def one_of(name: str, value: object, first: str, second: str) -> None:
@@ -28,11 +30,61 @@ def one_of(name: str, value: object, first: str, second: str) -> None:
         raise ValueError(f"{name}={value!r}: choose {first!r} or {second!r}")
 
 
+AUTO = "auto"
+
+
+def choose_mode(exit: Any, keep: Any, policy: Any) -> tuple[Any, Any]:
+    """What `exit=` and `keep=` stand for where one of them, or both, are left out.
+
+    >>> choose_mode(None, None, "top"), choose_mode(1, None, "top"), choose_mode(None, 0.5, "top")
+    (('auto', 'auto'), (1, 0.5), ('tuned', 0.5))
+
+    Whoever names neither gets the autopilot; whoever names how to choose, a fixed half by it.
+    """
+    named = exit is not None or policy != "top"
+    if keep is None:
+        keep = 0.5 if named and exit != AUTO else AUTO
+    if exit is None:
+        exit = AUTO if keep == AUTO else "tuned"
+    if isinstance(keep, str) and keep != AUTO:
+        raise TypeError(
+            f"keep={keep!r}: give a number in (0, 1], a function of the step, or 'auto'"
+        )
+    return exit, keep
+
+
+def make_competing(exit: Exit, keep: Any) -> Exit:
+    """An exit that an autopilot can decide about: several that compete, or the user's alone."""
+    if keep != AUTO or isinstance(exit, AutoExit):
+        return exit
+    return AutoExit({MEMORY if exit.by_id else "exit": exit})
+
+
+def check_auto(keep: Any, *, policy: Any, draws: str, scope: str, trial: Trial | None) -> None:
+    """Raise where other arguments do not go with keep="auto"."""
+    if keep != AUTO:
+        if trial is not None:
+            raise ValueError(f"trial= tells keep='auto' how to judge, and keep={keep!r} is fixed")
+        return
+    for name, value, wanted in (
+        ("policy", policy, "top"),
+        ("draws", draws, "samples"),
+        ("scope", scope, "rank"),
+    ):
+        if value != wanted:
+            raise ValueError(
+                f"keep='auto' goes with {name}={wanted!r} and not with {value!r}: leave it out, or give a "
+                "fixed keep="
+            )
+    if trial is not None and not isinstance(trial, Trial):
+        raise TypeError(f"trial={trial!r}: give a sifting.Trial(held_out=…)")
+
+
 def make_rule(
     policy: Any,
     exit: Exit,
     *,
-    keep: float | Callable[[int], float],
+    keep: float | Callable[[int], float] | str,
     trim: float,
     explore: float | None,
 ) -> Rule:
@@ -42,7 +94,12 @@ def make_rule(
         # "proportional" corrects for its own choice, and needs no insurance
         explore = 0.0 if isinstance(chosen, Proportional) else exit.default_explore
     rule = Rule(chosen, trim, explore)
-    if not callable(keep) and trim + keep > 1:
+    if isinstance(keep, str):
+        if trim > 0.5:
+            raise ValueError(
+                f"trim={trim} leaves less than half, which keep='auto' keeps at most: lower it"
+            )
+    elif not callable(keep) and kept_count(keep, 1) and trim + keep > 1:
         raise ValueError(
             f"trim={trim} and keep={keep} add up to more than all candidates: lower one of them"
         )
@@ -121,6 +178,8 @@ def join_ranks(
             "TunedExit at a block of the stack, or train with DDP"
         )
     if exit.learns and not scorer.idle:
+        if scorer.sharded and isinstance(exit, AutoExit):
+            exit.keep_shardable()
         exit.join(ranks)
     if scope == "global":
         ranks.agree(settings)
@@ -136,7 +195,7 @@ def settings_of(scorer: Scorer, rule: Rule, schedule: Schedule) -> dict[str, Any
         "exit": repr(scorer.exit),
         "score": getattr(score, "__name__", "a function") if callable(score) else score,
         "policy": rule.policy.name,
-        "keep": "a function" if callable(keep) else keep,
+        "keep": getattr(keep, "about", "a function") if callable(keep) else keep,
         "explore": rule.explore,
         "trim": rule.trim,
         "warmup_steps": schedule.warmup_steps,

@@ -7,87 +7,27 @@ draws="batch"                          `data.splitting`  each batch of the loade
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
-from sifting.chooser import IdChoice, Step
+from sifting.cursor import Place, choice_of
 from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Draw, IndexPosition, Position
 from sifting.data.splitting import BatchSource
-from sifting.data.stream import plain_index
+from sifting.data.stream import plain_indices
+from sifting.measure.stopwatch import now
 from sifting.selection.schedule import candidate_count
+from sifting.step import Step
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
-KINDS: dict[str, Any] = {"batches": Position, "indices": IndexPosition, "pool": PoolPosition}
-Place = Position | IndexPosition | PoolPosition
 # A training batch, what is known of it, and the place after it.
 Handed = tuple[Any, Step, Place]
-
-
-class Cursor:
-    """Where a sifter is in its loader, between the loaders that are made of it.
-
-    Attributes:
-        position: in the epoch that is iterated; None between epochs.
-        resuming: whether the next iteration goes on from there instead of beginning anew.
-        batches_met: candidate batches since warm-up ended, where they come as batches.
-        twins: of loaders whose worker processes live on, to be found again in the next epoch.
-    """
-
-    def __init__(self) -> None:
-        self.position: Place | None = None
-        self.resuming = False
-        self.batches_met = 0
-        self.twins: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
-    def restart(self) -> None:
-        """The next iteration begins an epoch anew."""
-        self.position, self.resuming = None, False
-
-    def state_dict(self) -> dict[str, Any]:
-        position = None if self.position is None else self.position.to_plain()
-        return {"batches_met": self.batches_met, "position": position}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        met, position = int(state["batches_met"]), _place(state["position"])
-        self.batches_met, self.position = met, position
-        self.resuming = position is not None
-
-    @staticmethod
-    def divided(states: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
-        """The state that one of `world` ranks goes on with, from those of the ranks that saved."""
-        met, own = int(states[0]["batches_met"]), _place(states[rank % len(states)]["position"])
-        if own is None:
-            return {"batches_met": met, "position": None}
-        places = [_place(state["position"]) for state in states]
-        if isinstance(own, IndexPosition):
-            alike = [place for place in places if isinstance(place, IndexPosition)]
-            return {"batches_met": met, "position": own.divided(alike, world).to_plain()}
-        if not isinstance(own, Position):
-            raise ValueError(
-                f"a run that {len(states)} ranks saved in the middle of an epoch cannot go on with {world}: "
-                "they pool the batches of an iterable, each its own. Save between epochs "
-                "(state_dict(epoch_over=True)) to go on with another number, or use draws='batch'"
-            )
-        if own.pieces:  # trained again from its start, and so met again
-            met -= own.counted
-        known = [place for place in places if isinstance(place, Position)]
-        return {"batches_met": met, "position": own.divided(known, rank, world).to_plain()}
-
-
-def _place(plain: Mapping[str, Any] | None) -> Place | None:
-    if plain is None:
-        return None
-    place: Place = KINDS[plain["kind"]].from_plain(plain)
-    return place
 
 
 class SiftedLoader:
@@ -147,6 +87,7 @@ class SiftedLoader:
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
         self._check_place(resumed)
+        sifter.observer.end_owed()
         source = self._handed(resumed)
         place: Place | None = resumed
         try:
@@ -192,9 +133,9 @@ class SiftedLoader:
         """
         seconds = self.sifter.meter.seconds
         while True:
-            begin, scored = time.perf_counter(), seconds["scoring"]
+            begin, scored = now(), seconds["scoring"]
             found = next(source, source)
-            seconds["loading"] += time.perf_counter() - begin - (seconds["scoring"] - scored)
+            seconds["loading"] += now() - begin - (seconds["scoring"] - scored)
             if found is source:
                 return
             yield found
@@ -244,21 +185,20 @@ class SiftedLoader:
         first = resumed is None and meter.counts["candidates_seen"] == 0
         known = isinstance(getattr(self.loader, "dataset", None), Sized)
         sifter.exit.expect(len(self.loader.dataset) if known else None)  # type: ignore[attr-defined]
-        by_id = sifter.exit.by_id or not sifter.rule.policy.scored
         everywhere = self._plan(before)
 
         def choose(number: int, ids: list[Any], size: int) -> Draw:
             if len(ids) == size:
                 return Draw(ids, size, size, sifts=False)
-            if not by_id:
+            # asked each time: an autopilot may change its scorer
+            if not (sifter.exit.by_id or not sifter.rule.policy.scored):
                 return Draw(ids, size, len(ids), sifts=True)
-            made = sifter.chooser.by_ids(list(map(plain_index, ids)), size)
+            made = sifter.chooser.by_ids(plain_indices(ids), size)
             ordinal = meter.counts["selections"] + source.sifted_ahead + 1
             keep = sifter.schedule.keep_at(before + number)
             audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal)
-            alone = sifter.chooser.together is None
-            read = ids if audited and alone else made.ids
-            choice = {**made.to_plain(), "everything": audited and alone}
+            read = made.with_candidates(ids) if audited else made.ids
+            choice = {**made.to_plain(), "everything": audited}
             return Draw(read, len(made.ids), len(ids), sifts=True, choice=choice)
 
         seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(sifter.seed)))
@@ -272,9 +212,9 @@ class SiftedLoader:
                 yield batch, Step(draw.size, ids=draw.indices), place
                 continue
             if draw.choice is not None:
-                plain = dict(draw.choice)
-                everything = bool(plain.pop("everything"))
-                made = sifter.chooser.read(IdChoice(**plain), batch, everything=everything)
+                choice, everything = choice_of(draw)
+                candidates = draw.candidates if everything else None
+                made = sifter.chooser.read(choice, batch, candidates=candidates)
             else:
                 made = sifter.chooser(batch, draw.candidates, draw.size)
                 if sifter.chooser.together is None:  # else samples have moved

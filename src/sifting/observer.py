@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.chooser import Selection, Step
+from sifting.autopilot.pilot import Pilot
 from sifting.data.tree import shallow_copy
 from sifting.exits.base import Exit, TrainedBatch
 from sifting.exits.scoring import Scorer
@@ -20,6 +20,7 @@ from sifting.measure.audit import Auditor, explored_means, warn_user
 from sifting.measure.meter import SPAN, Meter
 from sifting.model.agreement import compare_gradients
 from sifting.model.call import logits_of
+from sifting.step import Selection, Step
 
 COMPARED_UNTIL = (
     256  # steps: an untrained model's gradient hardly shows smoothing, a later one does
@@ -37,6 +38,7 @@ class Observer:
         auditor: warns by it.
         trims: whether candidates are trimmed, for which no random pick stands.
         idle: whether nothing is ever chosen by score, so that nobody wants to know.
+        pilot: decides what is kept, where that is left to it.
     """
 
     def __init__(
@@ -48,9 +50,11 @@ class Observer:
         auditor: Auditor,
         trims: bool,
         idle: bool,
+        pilot: Pilot | None = None,
     ) -> None:
         self.scorer, self.exit, self.meter, self.auditor = scorer, exit, meter, auditor
-        self.trims = trims
+        self.trims, self.pilot = trims, pilot
+        self.under_way = 0  # samples of the step that is being trained; 0 between steps
         self.current: Step | None = None  # the batch handed out last, or that is being trained
         self._heard = False  # whether its losses were reported
         self._tells_exit = exit.observes and not idle
@@ -67,7 +71,11 @@ class Observer:
             self.scorer.check(
                 batch
             )  # where it was not scored, nobody has asked yet how losses are made
+        if self.pilot is not None:
+            met = self.pilot.meet(batch, step.ids, selected=step.selection is not None)
+            step = replace(step, rehearsed=met)
         self.current, self._heard = step, False
+        self.under_way = step.size
         return step
 
     def forget(self) -> None:
@@ -80,8 +88,15 @@ class Observer:
         if step is not None and step.members is not None and not self._heard:
             self.exit.missed()
         self.exit.end_step()
+        self.end_owed()
         if self._gradients and step is not None:
             self._compare(step)
+
+    def end_owed(self) -> None:
+        """Tell the pilot that a step is over, where it has not been told: also one before a resume."""
+        size, self.under_way = self.under_way, 0
+        if size and self.pilot is not None:
+            self.pilot.after_step(size)
 
     def _compare(self, step: Step) -> None:
         """Warn where the loss that is trained is not the one that is scored."""
@@ -114,7 +129,9 @@ class Observer:
                 several are fetched before the first is trained.
         """
         if step is not None:
-            self.current, self._heard = step, False
+            self.current, self._heard, self.under_way = step, False, step.size
+        if self.pilot is not None and self.current is not None and self.current.rehearsed:
+            self.pilot.listen()
         handle = model.register_forward_hook(Listener(self))
         try:
             with self.meter.time("between", self.scorer.device):
@@ -134,6 +151,7 @@ class Observer:
                 f"got a tensor of shape {tuple(losses_B.shape)}"
             )
         self._heard = True
+        self._tell_pilot(step, losses_B)
         if step.members is not None:
             trained = TrainedBatch(self.scorer.call, step.members, step.ids)
             self.exit.observe(trained, losses_B)
@@ -177,9 +195,21 @@ class Observer:
             if plan.heads and self.meter.counts["selections"] % VOCABULARY_EVERY:
                 return
             members = step.selection.batch
+        elif plan.heads and self.pilot is not None and step.rehearsed is None:
+            turn = step.explored and self.meter.counts["selections"] % VOCABULARY_EVERY == 0
+            if not turn and not self.exit.by_id:
+                return  # nobody has a use for them
         losses_B = self.scorer.losses(output, members)
         if losses_B is not None and losses_B.shape == (step.size,):
+            self._tell_pilot(step, losses_B, output)
             self.observe(losses_B)
+
+    def _tell_pilot(self, step: Step, losses_B: Tensor, output: Any = None) -> None:
+        """Hand the losses of a rehearsed batch to the pilot, once."""
+        if self.pilot is None or step.rehearsed is None or step is not self.current:
+            return
+        self.current = replace(step, rehearsed=None)
+        self.pilot.hear(step.rehearsed, losses_B, output, step.members)
 
     def _listen(self, output: Any, step: Step) -> None:
         """Have the gradient of the user's loss noted at the logits, once."""

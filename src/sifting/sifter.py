@@ -16,21 +16,28 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sifting.chooser import Chooser, Selection
+from sifting.autopilot.pilot import Pilot
+from sifting.autopilot.trial import Trial
+from sifting.chooser import Chooser
 from sifting.compose import (
+    AUTO,
+    check_auto,
+    choose_mode,
     group_of,
     join_ranks,
+    make_competing,
     make_rule,
     make_scorer,
     one_of,
-    say_changes,
     settings_of,
 )
+from sifting.cursor import Cursor
 from sifting.data.joining import Pad
 from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_exit
+from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit, Setting
-from sifting.loader import Cursor, SiftedLoader
+from sifting.loader import SiftedLoader
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
 from sifting.measure.stats import Stats, reduced
@@ -42,8 +49,8 @@ from sifting.parallel.detect import in_use
 from sifting.parallel.ranks import Ranks
 from sifting.selection.policies import Policy
 from sifting.selection.schedule import Schedule
-
-VERSION = 2  # of a state
+from sifting.state import load_saved, saved
+from sifting.step import Selection
 
 
 class Sifter:
@@ -58,23 +65,25 @@ class Sifter:
 
     Here 16 candidates were scored for each step, and 8 of them trained.
 
-    The paper's setting is `exit=1, score="loss"` (or "entropy"), `keep=0.5`. The defaults are
-    entropy at a tuned exit, a quarter of the kept samples picked at random: of the exits that run
-    the model, the one that decays latest on data seen many times.
+    `Sifter(model)` is the autopilot: everything is trained until what it measures says that a
+    part would do as well, and again where it does not any more; `trial=` tells it more. The
+    paper's setting is `exit=1, score="loss"` (or "entropy"), `keep=0.5`.
 
     Args:
         model: the model that is trained, as it is: plain, compiled or wrapped for DDP.
         exit: block number from 1, "last" (the whole model, exact), a block's dotted path,
-            "tuned", a `TunedExit`, an `AdditiveExit` or a `MemoryExit`.
+            "tuned", a `TunedExit`, an `AdditiveExit` or a `MemoryExit`; or "auto", scorers that
+            compete. By default "auto" where `keep` is, else "tuned".
         score: "loss", "entropy", "margin", "grad_norm", or a function `(logits, labels) -> scores`.
             By default what suits the exit: entropy, and losses with a memory.
-        keep: share of the candidates to train on, in (0, 1], or a function of the step.
+        keep: share of the candidates to train on, in (0, 1], a function of the step, or "auto".
+            By default "auto", and 0.5 where an exit or a policy is named.
         policy: "top", "random", "percentile" or "proportional", an object such as
             `Percentile(beta=2)`, or a function `(scores, count, generator) -> indices`.
         trim: share of the candidates with the most extreme scores, as suspected label noise,
             that is never kept.
         explore: share of the kept that is drawn at random from the rest. By default 0.25 with
-            a tuned exit (0 under "proportional") and 0, the paper's rule, with any other.
+            a tuned exit and an autopilot (0 under "proportional") and 0, the paper's rule, with any other.
         warmup_steps: training steps before the first selection; until then candidates are all
             trained, in batches of the kept size.
         stop_step: step from which nothing is selected any more.
@@ -104,6 +113,7 @@ class Sifter:
             candidates.
         pad: what fills up shorter sequences where batches of an iterable are joined: a value, or
             one for each key. By default it is found in the batch.
+        trial: what keep="auto" may use of your loop: held-out samples, its length, its step.
         scope: among which candidates to choose in a distributed run: those of this "rank", as in
             the paper, or "global", those of all ranks together. Samples then move, so that every
             rank trains as many.
@@ -116,9 +126,9 @@ class Sifter:
         self,
         model: nn.Module,
         *,
-        exit: int | str | Exit = "tuned",
+        exit: int | str | Exit | None = None,
         score: Score | None = None,
-        keep: float | Callable[[int], float] = 0.5,
+        keep: float | Callable[[int], float] | Literal["auto"] | None = None,
         policy: str | Policy | Callable[..., Tensor] = "top",
         trim: float = 0.0,
         explore: float | None = None,
@@ -140,6 +150,7 @@ class Sifter:
         draws: Literal["samples", "batch"] = "samples",
         epoch: Literal["steps", "pass"] = "steps",
         pad: Pad | None = None,
+        trial: Trial | None = None,
         scope: Literal["rank", "global"] = "rank",
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
@@ -147,9 +158,10 @@ class Sifter:
         one_of("nonfinite", nonfinite, "raise", "drop")
         one_of("draws", draws, "samples", "batch")
         one_of("epoch", epoch, "steps", "pass")
-        self.model, self.exit = model, make_exit(exit)
+        exit, keep = choose_mode(exit, keep, policy)
+        check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
+        self.model, self.exit = model, make_competing(make_exit(exit), keep)
         self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
-        self.schedule = Schedule(keep, warmup_steps, stop_step, every)
         self.rule = make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
         self.meter, self.cursor = Meter(), Cursor()
@@ -171,12 +183,22 @@ class Sifter:
             batch_size=score_batch_size,
             idle=not scored,
         )
+        self.pilot: Pilot | None = None
+        if isinstance(self.exit, AutoExit) and keep == AUTO:
+            self.pilot = keep = Pilot(
+                self._scorer, self.exit, meter=self.meter, explore=self.rule.explore, trial=trial
+            )
+        assert not isinstance(keep, str)
+        assert keep is not None
+        self.schedule = Schedule(keep, warmup_steps, stop_step, every)
         if scored:  # what keeps everything, or chooses at random, needs no exit
             self.exit.suits(Setting(self._scorer.score, scope, self._scorer.call, trim))
             self.exit.bind(self._scorer.model, stack)
         self._generator = torch.Generator().manual_seed(seed)
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
         self.ranks = join_ranks(self._scorer, self.auditor, scope, group, settings)
+        if self.pilot is not None:
+            self.pilot.ranks = self.ranks
         self.chooser = Chooser(
             self._scorer,
             rule=self.rule,
@@ -186,6 +208,7 @@ class Sifter:
             generator=self._generator,
             nonfinite=nonfinite,
             together=self.ranks if scope == "global" else None,
+            pilot=self.pilot,
         )
         self.observer = Observer(
             self._scorer,
@@ -194,6 +217,7 @@ class Sifter:
             auditor=self.auditor,
             trims=trim > 0,
             idle=not scored,
+            pilot=self.pilot,
         )
 
     def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
@@ -216,6 +240,8 @@ class Sifter:
         """Sift and audit every batch from now on, silently: to measure what both cost."""
         self.schedule = replace(self.schedule, warmup_steps=0, stop_step=None, every=1)
         self.chooser.schedule = self.schedule
+        if self.pilot is not None:
+            self.pilot.rehearse()
         self.auditor.every, self.auditor.silent, self.auditor.log = 1, True, None
 
     @property
@@ -281,10 +307,13 @@ class Sifter:
             reduce: over all ranks instead of on this one; `meter.reduced` says how. All ranks
                 must ask, or those that do wait in vain. The same as without in a plain run.
         """
+        stats = self.meter.stats()
+        if self.pilot is not None:
+            stats = replace(stats, **self.pilot.summary())
         if not reduce or not in_use():
-            return self.meter.stats()
+            return stats
         ranks = self.ranks or Ranks(lambda: self.device, group_of(self.model))
-        return reduced(ranks.gather((self.meter.stats(), self.meter.explored_means)))
+        return reduced(ranks.gather((stats, self.meter.explored_means)))
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
         """Everything needed to go on identically, as plain tensors and numbers.
@@ -293,34 +322,15 @@ class Sifter:
             epoch_over: whether the place in the loader is left out, so that whoever goes on
                 begins an epoch anew.
         """
-        cursor = self.cursor.state_dict()
-        return {
-            "version": VERSION,
-            "settings": self.settings(),
-            "generator": self._generator.get_state(),
-            "autocast": self._scorer.autocast,
-            "cursor": {**cursor, "position": None} if epoch_over else cursor,
-            "meter": self.meter.state_dict(),
-            "exit": self.exit.state_dict(),
-        }
+        return saved(self, epoch_over=epoch_over)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`, in the middle of an epoch too.
 
-        The next iteration goes on after the last batch handed out before the state was taken.
+        The next iteration goes on after the last batch handed out before the state was taken. A
+        state that is refused changes nothing.
         """
-        if state.get("version") != VERSION:
-            raise ValueError(
-                f"this sifter state has version {state.get('version')!r}, and this release reads "
-                f"version {VERSION}: finish the run with the release it was started with, or begin anew"
-            )
-        self.exit.load_state_dict(state["exit"])  # refuses what is another exit's
-        say_changes(state["settings"], self.settings())
-        self._generator.set_state(state["generator"].cpu())
-        self._scorer.autocast = int(state["autocast"])
-        self.cursor.load_state_dict(state["cursor"])
-        self.meter.load_state_dict(state["meter"])
-        self.observer.forget()
+        load_saved(self, state)
 
     @property
     def device(self) -> torch.device:

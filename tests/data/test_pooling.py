@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from sifting import MemoryExit, Sifter
@@ -17,8 +18,11 @@ class Stream(IterableDataset[Any]):
     """Numbered samples; the last column is drawn at random when a sample is read."""
 
     def __iter__(self) -> Iterator[Any]:
-        for i in range(22):
-            yield torch.cat([torch.full((4,), float(i)), torch.rand(1)]), torch.tensor(i % 3)
+        yield from map(sample, range(22))
+
+
+def sample(i: int) -> tuple[Tensor, Tensor]:
+    return torch.cat([torch.full((4,), float(i)), torch.rand(1)]), torch.tensor(i % 3)
 
 
 def walk(batches: Any, stop: int | None = None) -> list[Any]:
@@ -78,6 +82,85 @@ def test_a_resumed_epoch_equals_the_whole_one(stop: int) -> None:
     own.load_state_dict(state)
     now.restore()
     assert begun + walk(own(DataLoader(Stream(), 4))) == whole
+
+
+def numbers(batches: Any, stop: int | None = None) -> list[Any]:
+    return [[int(row[0]) for row in batch] for batch in walk(batches, stop)]
+
+
+class Placed(Stream):
+    """A stream that can go on from a place, and knows what was read of it."""
+
+    def __init__(self) -> None:
+        self.at, self.start, self.read = 0, 0, list[int]()
+
+    def __iter__(self) -> Iterator[Any]:
+        self.at, self.start = self.start, 0
+        while self.at < 22:
+            self.read.append(self.at)
+            self.at += 1
+            yield sample(self.at - 1)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["at"]
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's call
+@pytest.mark.parametrize("keep", [0.5, 0.4, 0.23])
+def test_a_stateful_loader_goes_on_by_its_own_state(keep: float) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def fresh() -> tuple[Any, Placed]:
+        data = Placed()
+        generator = torch.Generator().manual_seed(5)
+        return stateful.StatefulDataLoader(data, 4, generator=generator), data
+
+    own, (loader, data) = sifter(keep=keep), fresh()
+    torch.manual_seed(3)
+    whole = [walk(own(loader)) for _ in range(2)]
+    assert [len(batch) for batch in whole[0]] == [4, 4, 4, 4, 4, 2]
+    for stop in range(1, 11):
+        own, (loader, _) = sifter(keep=keep), fresh()
+        torch.manual_seed(3)
+        begun = walk(own(loader), min(stop, 6))
+        if stop > 6:
+            begun += walk(own(loader), stop - 6)
+        if stop == 6:  # between two epochs there is no place
+            continue
+        state, now = through_a_file(own), RandomState.now()
+        held = len(state["cursor"]["position"]["held"])
+        own, (loader, again) = sifter(keep=keep), fresh()
+        own.load_state_dict(state)
+        now.restore()
+        found = begun + walk(own(loader)) + (walk(own(loader)) if stop < 6 else [])
+        assert found == whole[0] + whole[1], stop
+        # nothing is read again but the batches that a step was cut from, or the last one
+        drawn = own.stats().candidates_seen - state["meter"]["counts"]["candidates_seen"]
+        assert len(again.read) <= drawn + 4 * max(held, 2), stop
+        assert again.read == data.read[len(data.read) - len(again.read) :], stop
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
+def test_a_stateful_loader_goes_on_with_workers_too_and_no_other_from_its_state() -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+
+    def loader() -> Any:
+        return stateful.StatefulDataLoader(Placed(), 4, num_workers=1, prefetch_factor=3)
+
+    own = sifter(keep=0.4)
+    whole = numbers(own(loader()))
+    own = sifter(keep=0.4)
+    begun = numbers(own(loader()), 3)
+    state = through_a_file(own)
+    own = sifter(keep=0.4)
+    own.load_state_dict(state)
+    assert begun + numbers(own(loader())) == whole
+    own.load_state_dict(state)
+    with pytest.raises(ValueError, match="a StatefulDataLoader's own, and this loader is a DataL"):
+        next(iter(own(DataLoader(Stream(), 4))))
 
 
 def test_ids_of_any_kind_are_found_in_the_batch() -> None:

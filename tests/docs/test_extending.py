@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
 import re
 import subprocess
 import sys
@@ -21,8 +20,10 @@ from sifting import Sifter
 from sifting.cli import main as sift
 from sifting.training.engine import Engine
 from sifting.training.problem import Pace, Task
-from sifting.training.run_folder import RunFolder, read_run
+from sifting.training.run_folder import read_run
+from sifting.training.run_writer import RunFolder
 from tests.helpers.pages import DOCS, importable, module, titled_blocks, write_blocks
+from tests.helpers.processes import run_ranks
 
 PAGE = DOCS / "extending.md"
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -136,17 +137,7 @@ def test_exit_refuses_what_it_cannot_do(folder: Path) -> None:
 
 
 def test_exit_on_two_ranks_is_averaged_and_resumes(folder: Path) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *("--nproc-per-node", "2", str(SCRIPTS / "probe_on_ranks.py"), str(folder)),
-        ],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    done = run_ranks([SCRIPTS / "probe_on_ranks.py", folder])
     assert done.returncode == 0, done.stderr
     assert "averaged, alike, resumed" in done.stdout
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -354,3 +355,13 @@ def test_to_be_passed_over_raises_a_score_also_where_losses_are_negative() -> No
     before = sifter.score(batch)
     sifter.select(batch)
     assert (sifter.score(batch)[1:] > before[1:]).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*are misclassified:sifting.SiftingWarning")
+def test_what_is_chosen_by_index_can_be_audited_into_a_log(net: Net, tmp_path: Path) -> None:
+    log = tmp_path / "audits.jsonl"
+    sifter = Sifter(net, exit=MemoryExit(), audit_every=4, audit_log=log)
+    data = TensorDataset(*numbered().tensors)
+    for x, y in sifter(DataLoader(data, 12)):
+        F.cross_entropy(net(x), y).backward()
+    assert len(log.read_text().splitlines()) == sifter.stats().audits == 1

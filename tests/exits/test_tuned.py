@@ -87,7 +87,7 @@ def test_a_translator_trains_on_a_bounded_number_of_positions() -> None:
 
 def test_the_default_depth_is_a_twelfth() -> None:
     for depth, want in ((4, 1), (12, 1), (24, 2)):
-        sifter = Sifter(Net(depth=depth))
+        sifter = Sifter(Net(depth=depth), keep=0.5)
         assert isinstance(sifter.exit, TunedExit)
         assert sifter.exit.k == want
 
@@ -97,7 +97,7 @@ def test_a_cnn_gets_its_second_stage_and_any_module_can_be_named() -> None:
         embedding_size=8, hidden_sizes=[8, 16, 32, 64], depths=[1, 1, 1, 1], num_labels=5
     )
     model = hf.ResNetForImageClassification(config)
-    sifter = Sifter(model)
+    sifter = Sifter(model, keep=0.5)
     assert isinstance(sifter.exit, TunedExit)
     assert sifter.exit.path == "resnet.encoder.stages.1"
     ran: list[int] = []
@@ -184,7 +184,7 @@ def test_any_network_has_a_place_for_it() -> None:
         nn.Flatten(),
         nn.Linear(1024, 5),
     )
-    sifter = Sifter(cnn)
+    sifter = Sifter(cnn, keep=0.5)
     batch = torch.randn(6, 3, 8, 8), torch.arange(6) % 5
     assert sifter.select(batch).scores.shape == (6,)
     assert repr(sifter.exit) == "TunedExit(1)"  # after the first convolution, not where all is done

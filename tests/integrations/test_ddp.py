@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.helpers.processes import run_ranks
 
-@pytest.mark.parametrize("kind", ["trainer", "lightning"])
+TRAINERS = {"trainer": ["transformers.trainer"], "lightning": ["lightning.pytorch"]}
+
+
+@pytest.mark.parametrize("kind", TRAINERS)
 def test_two_processes(tmp_path: Path, kind: str) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"),
-            *(str(Path(__file__).with_name("ddp_run.py")), kind, str(tmp_path)),
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    words = [Path(__file__).with_name("ddp_run.py"), kind, tmp_path]
+    done = run_ranks(words, timeout=300, first=TRAINERS[kind])
     assert done.returncode == 0, done.stderr[-4000:]
     ranks = [json.loads((tmp_path / f"rank{i}.json").read_text()) for i in range(2)]
     for found in ranks:

@@ -9,6 +9,7 @@ from sifting.theory import (
     Neuron,
     Objective,
     compare_rules,
+    gsgd_bound,
     kept_smoothness,
     safe_ratio,
 )
@@ -159,6 +160,10 @@ def test_a_problem_of_ones_own_and_one_run():
     )
     assert seen == [(0, 40), (32, 40), (40, 40)]
     assert np.isnan(c.arms["kept"].error_C).all()
+    # ρ* was only searched for: the bound is the one along the path
+    gsgd, k = c.arms["GSGD"], c.constants
+    path = gsgd_bound([1, 40], gsgd.eta, k.L, k.D0, gsgd.ratio_C, k.Delta)
+    assert np.allclose(gsgd.bound_C, path)
     assert c.steps_C.tolist() == [1, 40]
 
 
@@ -167,8 +172,31 @@ def test_from_the_minimum_and_without_any_loss():
     for arm in c.arms.values():
         assert np.all(arm.loss_SC == 0)
         assert np.all(arm.ratio_C == 1)
+        assert np.isnan(arm.keep_C).all()  # nothing to choose from
     assert c.arms["kept"].gradients_C[-1] == 20  # one a step
     assert c.ahead() == c.ahead("steps") == []
+
+
+def test_what_is_kept_is_counted_until_losses_are_too_small_for_a_float():
+    problem = LeastSquares(dim=1, minority=0, shift=0, label_noise=0, distance=1)
+    c = compare_rules(problem, K=1500, B=4, epsilon=0.3, eta=0.4, runs=3, checkpoints=15)
+    kept = c.arms["kept"]
+    live = np.isfinite(kept.keep_C)
+    assert live[0]
+    assert not live[-1]
+    assert np.all(problem.objective(kept.last_CSD[-1]) == 0)
+    # |x| = 1, so that all losses are equal but for a digit: one of four may go, to the end
+    assert np.all(kept.keep_C[live] >= 0.75 - 1e-12)
+
+
+def test_no_noise_is_too_much():
+    few = LeastSquares(dim=3, active=0.5)
+    c = compare_rules(few, K=40, B=4, sigma=1e4, epsilon=0.2, runs=50)
+    for arm in c.arms.values():
+        assert np.all(arm.mean_C <= arm.bound_C)
+    # the pick is random but for samples without any loss
+    assert 1 < c.arms["GSGD"].ratio_C[-1] < 1 / 0.5
+    assert 0.2 < c.arms["kept"].keep_C[-1] < 0.3  # the one that looks largest by far
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,11 @@ def test_edges():
     assert p_noise_many(5.0, 8, k=8) == 1  # all are kept
     assert p_noise_many(5.0, 8, k=8, method="gaussian_lower") == 1
     assert p_noise_many(1e-12, 4, method="gaussian") == pytest.approx(1, abs=1e-11)
+    # the pick is random, and 1/R is not lost beside 1
+    for R in (2, 10**6, 10**12):
+        assert p_noise_many(1e100, R, method="gaussian") * R == pytest.approx(1, rel=1e-9)
+    wide = p_noise_many([0.01, 0.1, 1, 1e3], 1e12, method="gaussian")
+    assert np.all(wide >= p_noise_many([0.01, 0.1, 1, 1e3], 1e12, method="gaussian_lower"))
 
 
 @pytest.mark.parametrize("method", ["any", "gaussian_lower", "gaussian"])
@@ -187,6 +192,7 @@ def test_sigma_max_of_the_top_k_and_at_its_ends():
         (lambda: p_noise_many(np.inf, 4), "sigma = inf"),
         (lambda: p_noise_many(0.1, 4, method="paper"), "method = 'paper', but"),
         (lambda: p_noise_many(0.1, 4, k=2, method="gaussian"), "method = 'gaussian' with k = 2"),
+        (lambda: p_noise_many(0.1, 1e13, method="gaussian"), r"R = 1e\+13, but R <= 1e\+12"),
         (lambda: sigma_max(2.5), "rho_2 = 2.5, but 1 <= rho_2 <= 2"),
         (lambda: sigma_max(0.9, R=4), "rho = 0.9, but 1 <= rho <= 4"),
         (lambda: sigma_max(3, R=8, k=4), "rho = 3, but 1 <= rho <= 2"),

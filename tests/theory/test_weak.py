@@ -373,6 +373,8 @@ def test_edges_and_limits():
     K = 10**8  # with η = 1/(L√(3K)) the bound falls as 1/√K, below 2e√3 LF0/√K
     assert weakly_convex_bound(K, 1 / (3 * np.sqrt(3 * K)), 3, 2) < 2 * np.e * np.sqrt(3) * 6 / 1e4
     assert weakly_convex_bound(10, 0.1, 1, 0) == 0
+    assert weakly_convex_bound(5, 1e-200, 1, 1) == pytest.approx(4e199)  # A is 1 but for rounding
+    assert pl_bound(10**6, 10, 1, 1, [0, 1]).tolist() == [0, np.inf]  # far too long a step
     assert pl_bound(5, 0.1, 1, 1, 0) == 0
     best = pl_step_size(4, 2)
     near = pl_bound(1000, best * np.array([0.99, 1, 1.01]), 4, 2, 1)
@@ -380,6 +382,8 @@ def test_edges_and_limits():
     assert pl_bound(10, 2 * best, 4, 2, 1) == pytest.approx(1.5)  # the longest step: no fall
     assert pl_step_size(4, 4) == pytest.approx(8 / 3 / 96)  # m = L
     assert quasar_bound(1, 0.1, 1, 0, 1) == 0
+    both = quasar_bound(1000, 0.01, 50, 2, 1.5, c=0.8, Delta=0.3)  # c multiplies Δ as well
+    assert both == pytest.approx((0.2 + 0.8 * 0.3) / (1.5 * 0.3))
     assert quasar_distance_bound(3, 0.1, 1, 2, 1, 0) == 4  # no growth: no rate
     assert quasar_distance_bound(1, 0.5, 2, 2, 1, 2, c=2) == 0  # one Newton step
 

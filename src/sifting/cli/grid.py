@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import tyro
+from rich.console import Console
 
-from sifting.cli.parsing import SharedOptions, parse_preset, refuse, usage
+from sifting.cli.parsing import SharedOptions, parse_preset, refuse, run_many
 from sifting.compare.grid import Grid, ImageSource, run_grid
 from sifting.compare.harness import arm_configs
 from sifting.compare.live import tell
 from sifting.compare.tables import NOTE
 from sifting.compare.workload import RecipeWorkload, find_workload, import_from_here
-from sifting.terminal import make_console, say
-from sifting.training.engine import Diverged
-from sifting.training.run_folder import RunError
-from sifting.training.signals import exit_code
 
 C = TypeVar("C")
 LABEL = "sift grid"
@@ -30,10 +27,6 @@ PAPER = ("uoft-cs/cifar100", "ethz/food101@224")
 class GridOptions(SharedOptions[C], Generic[C]):
     """What to run and where to write."""
 
-    arms: tuple[str, ...] = ("sift", "sift-last")
-    """Beside the baseline and random-keep: names, names at an exit (sift@3), or module:attribute."""
-    seeds: tuple[int, ...] = (0,)
-    """Every arm and learning rate is run with each."""
     datasets: tuple[str, ...] = ()
     """Sources as --data takes them, each with another side than the preset's after an @
     (ethz/food101@224); --data alone for one. The preset "paper" has CIFAR-100 and Food-101."""
@@ -43,27 +36,18 @@ class GridOptions(SharedOptions[C], Generic[C]):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    words = list(argv)
-    code = usage(USAGE, words)
-    if code is not None:
-        return code
-    console = make_console()
-    try:
-        grid = parse(words)
-        stopped, tables = run_grid(grid, console)
-    except (RunError, Diverged, ValueError, TypeError) as error:
-        say(f"{LABEL}: {error}", error=True)
-        return 2
-    except KeyboardInterrupt:
-        stopped, tables = "KeyboardInterrupt", []
-    if stopped is not None:
-        say(f"{LABEL}: stopped by {stopped}; the same command goes on", error=True)
-        return exit_code(stopped)
-    for table in tables:
-        console.print(table.rich())
-    tell(console, NOTE)
-    tell(console, grid.out / "tables.md")
-    return 0
+    return run_many(argv, label=LABEL, text=USAGE, work=_run)
+
+
+def _run(words: list[str], console: Console) -> str | None:
+    grid = parse(words)
+    stopped, tables = run_grid(grid, console)
+    if stopped is None:
+        for table in tables:
+            console.print(table.rich())
+        tell(console, NOTE)
+        tell(console, grid.out / "tables.md")
+    return stopped
 
 
 def parse(argv: list[str]) -> Grid:
@@ -76,7 +60,9 @@ def parse(argv: list[str]) -> Grid:
     preset, options = parse_preset(
         workload.presets,
         argv[1:],
-        make=lambda config: GridOptions(out=tyro.MISSING, config=config),
+        make=lambda config: GridOptions(
+            out=tyro.MISSING, config=config, arms=("sift", "sift-last"), seeds=(0,)
+        ),
         prog=f"{LABEL} {argv[0]}",
         about=str(__doc__),
     )

@@ -11,6 +11,11 @@ from sifting._version import __version__
 
 # name -> (module whose `main(argv) -> int` does the job, one line for --help, extra it needs)
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "bench": (
+        "sifting.cli.bench",
+        "a dozen real tasks, every arm and control, one table: where does it pay?",
+        "recipes",
+    ),
     "compare": (
         "sifting.cli.compare",
         "arms × seeds under one budget, on a recipe or your own model, with a verdict",
@@ -33,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "the paper's experiments, at any size: sift train resnet",
         "recipes",
     ),
-    "theory": ("sifting.theory.cli", "the paper's bounds as tables and plots", "theory"),
+    "theory": ("sifting.cli.theory", "the paper's bounds as tables and plots", "theory"),
 }
 
 

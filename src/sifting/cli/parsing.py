@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
+from rich.console import Console
 
+from sifting.terminal import make_console, say
 from sifting.training.arms import ARMS
 from sifting.training.config import RunConfig
+from sifting.training.engine import Diverged
+from sifting.training.run_folder import RunError
+from sifting.training.signals import exit_code
 
 C = TypeVar("C")
 
@@ -23,8 +28,10 @@ class TrainOptions(Generic[C]):
     out: Path
     """Run folder."""
     config: C
-    resume: bool = False
-    """Go on with the run in the folder; a finished one is left as it is."""
+    resume: Literal["no", "yes", "auto"] = "no"
+    """Go on with the run in the folder; a finished one is left as it is. auto: begin where there is none."""
+    rank_timeout: str = "5m"
+    """Time (90s, 10m) after which a rank that hangs ends the run on all ranks."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,9 @@ def parse_preset(
     about: str,
 ) -> tuple[str, Any]:
     """The preset that comes first, and the options with what differs from it.
+
+    The preset is taken off here and not by tyro's `overridable_config_cli`, which calls a misspelt
+    preset, and options without one, "unrecognized options". All else of the options is tyro's.
 
     Args:
         presets: settings by name; a single one called "" has no name to give.
@@ -100,11 +110,54 @@ def _options(config: C, argv: list[str], make: Callable[[C], Any], prog: str, ab
     )
 
 
+def spell_out_resume(argv: list[str]) -> list[str]:
+    """`--resume` alone, as it may be written, with its value.
+
+    >>> spell_out_resume(["--resume", "--out", "a"]), spell_out_resume(["--resume=auto"])
+    (['--resume=yes', '--out', 'a'], ['--resume=auto'])
+    """
+    alone = {"--resume": "--resume=yes", "--no-resume": "--resume=no"}
+    return [
+        word
+        if word not in alone or (word == "--resume" and after in ("no", "yes", "auto"))
+        else alone[word]
+        for word, after in zip(argv, [*argv[1:], ""], strict=False)
+    ]
+
+
 def refuse(config: RunConfig, base: RunConfig, instead: Mapping[str, str]) -> None:
     """Raise where an option of single runs was given, and say what stands for it here."""
     for name, other in instead.items():
         if getattr(config, name) != getattr(base, name):
             raise ValueError(f"--{name.replace('_', '-')} is for single runs: here it is {other}")
+
+
+def run_many(
+    argv: Sequence[str], *, label: str, text: str, work: Callable[[list[str], Console], str | None]
+) -> int:
+    """A command of many runs, from its words to its exit code: what is common to their ends.
+
+    Args:
+        argv: what follows the command's name.
+        label: the command, for messages.
+        text: how it is called.
+        work: runs what the words mean and shows what came out; gives the signal that stopped it.
+    """
+    words = list(argv)
+    code = usage(text, words)
+    if code is not None:
+        return code
+    try:
+        stopped = work(words, make_console())
+    except (RunError, Diverged, ValueError, TypeError) as error:
+        say(f"{label}: {error}", error=True)
+        return 2
+    except KeyboardInterrupt:
+        stopped = "KeyboardInterrupt"
+    if stopped is None:
+        return 0
+    say(f"{label}: stopped by {stopped}; the same command goes on", error=True)
+    return exit_code(stopped)
 
 
 def usage(text: str, argv: list[str]) -> int | None:

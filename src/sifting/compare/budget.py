@@ -10,6 +10,7 @@ from sifting.measure.clocks import COUNTED, of_update, repetitions
 from sifting.selection.schedule import Schedule, candidate_count
 from sifting.training.amounts import Kind, parse_amount
 
+STEPWISE = ("candidates_seen", "selections", "audits")  # what a step has, as `Work.steps` gives it
 UNDERSTOOD = (
     "seconds (90s, 15m, 2h), updates (2000u), samples back-propagated (64000n), or the time of so many "
     "updates of the baseline (baseline:2000u)"
@@ -70,6 +71,8 @@ class Work:
         audit_every: selections between audits; None for the default, 0 for none.
         by_samples: whether candidates are drawn for each step, rather than met as batches.
         warmup: share of the updates before the first selection, where that is how it is given.
+        until: share of the updates after which nothing is selected.
+        extra: share of an update that is spent beside it, at most.
     """
 
     schedule: Schedule
@@ -78,6 +81,8 @@ class Work:
     audit_every: int | None = 0
     warmup: float | None = None
     by_samples: bool = False
+    until: float = 1.0
+    extra: float = 0.0
 
     def steps(self, updates: int) -> Iterator[tuple[int, int, int]]:
         """Candidates drawn, selections and audits before each batch that is trained, endlessly.
@@ -86,10 +91,12 @@ class Work:
             updates: planned, of which a share may be warm-up.
         """
         schedule, every = self.schedule, self.audit_every
-        warm = schedule.warmup_steps
+        warm, stop = schedule.warmup_steps, schedule.stop_step
         if self.warmup is not None:
             warm = round(self.warmup * updates) * self.accumulate
-            schedule = Schedule(schedule.keep, warm, schedule.stop_step, schedule.every)
+        if self.until < 1:
+            stop = max(1, warm, round(self.until * updates) * self.accumulate)
+        schedule = Schedule(schedule.keep, warm, stop, schedule.every)
         step = batch = selections = 0
         while True:
             sifts = schedule.sifts(step=step, batch=step - warm if self.by_samples else batch)
@@ -121,12 +128,12 @@ class Work:
         steps = self.steps(updates)
         taken = [next(steps) for _ in range(updates * self.accumulate)]
         columns = zip(*taken, strict=True)
-        return {name: sum(column) for name, column in zip(COUNTED.values(), columns, strict=True)}
+        return {name: sum(column) for name, column in zip(STEPWISE, columns, strict=True)}
 
     def seconds(self, table: Mapping[str, float], updates: int) -> float:
         """Time of so many updates by a table of costs, evaluations left out."""
         done = repetitions(updates, self.counts(updates))
-        each = of_update(table)
+        each = of_update(table) * (1 + self.extra)
         return updates * each + sum(table.get(name, 0.0) * done[name] for name in COUNTED)
 
     def affordable(self, table: Mapping[str, float], seconds: float) -> int:
@@ -150,7 +157,7 @@ class Work:
         return updates
 
     def _walk(self, table: Mapping[str, float], seconds: float, planned: int) -> int:
-        each = of_update(table)
+        each = of_update(table) * (1 + self.extra)
         prices = [table.get(name, 0.0) for name in COUNTED]
         if each <= 0:
             raise ValueError("a table without the time of an update: calibrate again")

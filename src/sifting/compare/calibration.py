@@ -13,9 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
+from sifting.autopilot.looks import LOOKING as EXTRA
 from sifting.compare.budget import Work
 from sifting.compare.workload import Workload, seed_all
 from sifting.measure.clocks import COUNTED, OPERATIONS, UPDATE
+from sifting.measure.stopwatch import Clock, timed_by
+from sifting.training.arms import find_arm
 from sifting.training.assemble import assemble
 from sifting.training.config import RunConfig
 from sifting.training.engine import Diverged, Engine
@@ -45,6 +50,7 @@ class Calibration:
         checkpoint_bytes: of one checkpoint.
         constant_lr: whether the learning rate stays as it is over the run.
         diverged: arms whose loss stopped being finite before they were measured whole.
+        clock: that it was measured by.
     """
 
     tables: dict[str, dict[str, float]]
@@ -58,6 +64,7 @@ class Calibration:
     checkpoint_bytes: int = 0
     constant_lr: bool = False
     diverged: tuple[str, ...] = ()
+    clock: Clock = "wall"
 
 
 class Trial:
@@ -111,6 +118,8 @@ class Trial:
             "candidates_seen": stats.candidates_seen,
             "selections": stats.selections,
             "audits": stats.audits,
+            "looking": 0.0,
+            "held_out_seen": 0,
         }
 
     def _check_size(self) -> None:
@@ -142,6 +151,8 @@ class Trial:
             self.audit_every,
             config.warmup if by_share else None,
             by_samples,
+            find_arm(config.arm).until,
+            EXTRA if self.engine.sifter.pilot is not None else 0.0,
         )
         size = sum(p.numel() for p in problem.model.parameters())
         same = (
@@ -153,6 +164,7 @@ class Trial:
             work,
             problem.batch,
             same,
+            problem.batch * config.accumulate,
             checkpoint_bytes=problem.checkpoint_bytes(),
             constant_lr=problem.schedule is None,
             diverged=self.diverged,
@@ -167,6 +179,7 @@ class Reading:
     work: Work
     batch: int
     same: str
+    samples: int  # of an update
     checkpoint_bytes: int = 0
     constant_lr: bool = False
     diverged: bool = False
@@ -178,6 +191,7 @@ def calibrate(
     *,
     together: bool = True,
     limit: float = LIMIT,
+    clock: Clock = "wall",
 ) -> Calibration:
     """Time every arm's operations; medians over rounds in which the arms take turns.
 
@@ -190,10 +204,13 @@ def calibrate(
         configs: settings by arm, all of one seed.
         together: whether all arms are in memory at once; else one is measured after the other.
         limit: seconds after which no more rounds are made than are needed.
+        clock: "cpu" for the time that this process computes, which a busy machine does not lengthen.
 
     Raises:
         ValueError: where an arm cannot be trained at all, named.
     """
+    if clock == "cpu":
+        _check_one_thread(workload)
     before = _load()
     groups = [list(configs)] if together else [[name] for name in configs]
     readings: dict[str, Reading] = {}
@@ -206,7 +223,8 @@ def calibrate(
                 with _naming(name):
                     folder = Path(place) / str(len(readings) + len(trials))
                     trials[name] = Trial(workload, configs[name], folder)
-            _measure(trials, limit / len(groups))
+            with timed_by(clock):
+                _measure(trials, limit / len(groups))
             if not readings:
                 evaluation = _evaluated(workload, trials[group[0]].problem)
             readings.update({name: trial.reading() for name, trial in trials.items()})
@@ -228,7 +246,19 @@ def calibrate(
         checkpoint_bytes=max(reading.checkpoint_bytes for reading in readings.values()),
         constant_lr=any(reading.constant_lr for reading in readings.values()),
         diverged=tuple(name for name, reading in readings.items() if reading.diverged),
+        clock=clock,
     )
+
+
+def _check_one_thread(workload: Workload) -> None:
+    """Raise where the time that is computed says little about the time that passes."""
+    threads = torch.get_num_threads()
+    if threads > 1 or torch.cuda.is_available():
+        raise ValueError(
+            f"clock='cpu' on {threads} threads: the time that a process computes is that of all its threads "
+            "together, and none of a GPU's. Set OMP_NUM_THREADS=1, on a machine whose CPU does all, or "
+            f"leave clock='wall' for {workload.name}"
+        )
 
 
 def _measure(trials: Mapping[str, Trial], limit: float) -> None:
@@ -286,6 +316,8 @@ def _tables(readings: Mapping[str, Reading]) -> dict[str, dict[str, float]]:
         tables[arm] = {
             name: statistics.median(found) if found else 0.0 for name, found in times.items()
         }
+        # no more than a sample's part of a training forward
+        tables[arm]["looking"] = tables[arm]["forward"] / reading.samples
     return tables
 
 

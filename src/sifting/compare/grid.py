@@ -16,11 +16,11 @@ from typing import Literal
 from rich.console import Console
 
 from sifting import files
-from sifting.compare.harness import BASELINE, Comparison, forecast, prepare
-from sifting.compare.live import Board, plan_table, tell
+from sifting.compare.harness import BASELINE, Comparison, prepare, run_shown
+from sifting.compare.live import plan_table, tell
 from sifting.compare.manifest import Manifest, with_evaluations
 from sifting.compare.tables import NOTE, Entry, GridTable
-from sifting.compare.turns import PlannedRun, run_in_turns
+from sifting.compare.turns import PlannedRun
 from sifting.compare.workload import RecipeWorkload
 from sifting.training.config import RunConfig
 from sifting.training.locks import locked
@@ -113,9 +113,8 @@ class Grid:
         configs = {a: self.workload.with_settings(c, on) for a, c in self.configs.items()}
         updates = self.workload.updates(configs[BASELINE])
         out, budget = self.out / data.folder, f"baseline:{updates}u"
-        return Comparison(
-            self.workload, out, configs, self.seeds, budget, self.block, self.sequential
-        )
+        how = self.block, self.sequential, self.keep_finished
+        return Comparison(self.workload, out, configs, self.seeds, budget, *how)
 
     def groups(self, plan: Comparison, manifest: Manifest) -> list[list[PlannedRun]]:
         """The runs on a data set, in groups that are in memory together."""
@@ -193,17 +192,7 @@ def run_grid(grid: Grid, console: Console) -> tuple[str | None, list[GridTable]]
             tell(console, f"{data.title.rstrip(',')}:")
             console.print(plan_table(manifest))
             groups = grid.groups(plan, manifest)
-            tell(console, forecast(groups, manifest, keep=grid.keep_finished))
-            board = Board(console, [run for group in groups for run in group])
-            with board.shown():
-                stopped = run_in_turns(
-                    grid.workload,
-                    groups,
-                    block=grid.block,
-                    keep_finished=grid.keep_finished,
-                    watch=board.watch,
-                    ended=board.ended,
-                )
+            stopped = run_shown(plan, groups, manifest, console)
             tables += [grid.table(data, plan, manifest, kind) for kind in KINDS]
             _write(grid.out / "tables.md", tables)
             if stopped is not None:

@@ -16,6 +16,7 @@ from sifting.compare.live import Board, plan_table, span, tell
 from sifting.compare.manifest import NAME, Manifest, make_manifest, read_manifest, with_evaluations
 from sifting.compare.turns import PlannedRun, run_in_turns
 from sifting.compare.workload import Workload, parse_settings
+from sifting.measure.stopwatch import Clock
 from sifting.training.arms import find_arm
 from sifting.training.config import RunConfig
 from sifting.training.locks import locked
@@ -39,6 +40,7 @@ class Comparison:
         block: updates of a turn; None for some seconds' worth.
         sequential: one run after the other, so that one model is in memory at a time.
         keep_finished: whether the checkpoints of runs that have finished stay.
+        clock: that operations are timed by.
     """
 
     workload: Workload
@@ -49,6 +51,7 @@ class Comparison:
     block: int | None = None
     sequential: bool = False
     keep_finished: bool = False
+    clock: Clock = "wall"
 
     def __post_init__(self) -> None:
         parse_budget(self.budget)
@@ -104,12 +107,17 @@ def prepare(plan: Comparison, console: Console) -> Manifest:
     configs = plan.configs
     if old is not None:
         old.check(plan.out, workload=plan.workload.name, asked=plan.budget, configs=configs)
+        if old.clock != plan.clock:
+            raise RunError(
+                f"{plan.out} holds a comparison whose table was made by clock={old.clock!r}, not "
+                f"{plan.clock!r}: go on with its own, or choose another folder"
+            )
         if all(arm in old.arms for arm in configs):
             return old
     todo = {a: c for a, c in configs.items() if old is None or a not in old.arms or a == BASELINE}
     tell(console, f"calibrating {', '.join(todo)}")
     first = {arm: replace(config, seed=plan.seeds[0]) for arm, config in todo.items()}
-    found = calibrate(plan.workload, first, together=not plan.sequential)
+    found = calibrate(plan.workload, first, together=not plan.sequential, clock=plan.clock)
     manifest = make_manifest(
         workload=plan.workload.name,
         asked=plan.budget,
@@ -168,6 +176,33 @@ def forecast(groups: Sequence[Sequence[PlannedRun]], manifest: Manifest, *, keep
     return f"{counted}, about {span(seconds)} in all by the table above{size}"
 
 
+def run_shown(
+    plan: Comparison,
+    groups: Sequence[Sequence[PlannedRun]],
+    manifest: Manifest,
+    console: Console,
+) -> str | None:
+    """Run what is left of some runs in turns, and show how far they are; the signal that stopped them.
+
+    Args:
+        plan: what they are of.
+        groups: runs that are in memory together.
+        manifest: of the comparison.
+        console: where it is shown.
+    """
+    tell(console, forecast(groups, manifest, keep=plan.keep_finished))
+    board = Board(console, [run for group in groups for run in group])
+    with board.shown():
+        return run_in_turns(
+            plan.workload,
+            groups,
+            block=plan.block,
+            keep_finished=plan.keep_finished,
+            watch=board.watch,
+            ended=board.ended,
+        )
+
+
 def compare(plan: Comparison, console: Console) -> tuple[str | None, Verdict | None]:
     """Run what is left of a comparison, and judge it.
 
@@ -179,17 +214,7 @@ def compare(plan: Comparison, console: Console) -> tuple[str | None, Verdict | N
         manifest = prepare(plan, console)
         console.print(plan_table(manifest))
         groups = plan.runs(manifest)
-        tell(console, forecast(groups, manifest, keep=plan.keep_finished))
-        board = Board(console, [run for group in groups for run in group])
-        with board.shown():
-            stopped = run_in_turns(
-                plan.workload,
-                groups,
-                block=plan.block,
-                keep_finished=plan.keep_finished,
-                watch=board.watch,
-                ended=board.ended,
-            )
+        stopped = run_shown(plan, groups, manifest, console)
         if stopped is not None:
             return stopped, None
         return None, verdict_of(plan.out, manifest)

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from sifting.data.drawing import count_steps
 from sifting.data.joining import Pad, join
+from sifting.data.position import generator_states
 from sifting.data.samples import Samples
 from sifting.data.stream import generators_of, restore_generators
+from sifting.plain import Plain
 from sifting.rng import RandomState
+
+
+class _Mark(NamedTuple):
+    """Where a loader is, in its own words."""
+
+    loader: Any
+    passes: int
+    taken: int
+    total: int
+
+
+class _Held(NamedTuple):
+    """A batch that was taken and not yet used up, and what there was before it was read."""
+
+    batch: Any
+    state: RandomState
+    mark: _Mark | None
+
+
+def keeps_its_place(loader: Any) -> bool:
+    """Whether a loader resumes by itself: `torchdata`'s does, from what its data set says."""
+    return any(
+        kind.__name__ == "StatefulDataLoader" and kind.__module__.split(".")[0] == "torchdata"
+        for kind in type(loader).__mro__
+    )
 
 
 @dataclass(frozen=True)
@@ -33,6 +61,9 @@ class PoolPosition:
         begun: the global generators when each pass after the first began.
         sizes: of the first pass's batches that no step was made of yet.
         over: whether the first pass is over.
+        mark: where the loader was before the batches were read that `held` is of, or the batch taken
+            last, where it says so itself; otherwise it is iterated again from its beginning.
+        later: state, by now, of the generators of the loader and its samplers.
     """
 
     start: RandomState
@@ -46,6 +77,8 @@ class PoolPosition:
     begun: tuple[RandomState, ...] = ()
     sizes: tuple[int, ...] = ()
     over: bool = False
+    mark: _Mark | None = None
+    later: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
         """As tensors and numbers, to be saved."""
@@ -62,20 +95,30 @@ class PoolPosition:
             "begun": [state.to_plain() for state in self.begun],
             "sizes": list(self.sizes),
             "over": self.over,
+            "mark": None if self.mark is None else list(self.mark),
+            "later": dict(self.later),
         }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> PoolPosition:
         """Back from what `to_plain` gave."""
-        numbers = {name: int(plain[name]) for name in ("steps", "passes", "taken", "total", "left")}
+        found = Plain(plain, "the place in the pooled batches")
+        sizes = found.items("sizes")
+        numbers = Plain({str(place): size for place, size in enumerate(sizes)}, "'sizes'")
         return cls(
-            RandomState.from_plain(plain["start"]),
-            dict(plain["generators"]),
-            held=tuple(map(RandomState.from_plain, plain["held"])),
-            begun=tuple(map(RandomState.from_plain, plain["begun"])),
-            sizes=tuple(plain["sizes"]),
-            over=bool(plain["over"]),
-            **numbers,
+            found.made("start", RandomState.from_plain),
+            generator_states(found, "generators"),
+            steps=found.whole("steps"),
+            passes=found.whole("passes", least=1),
+            taken=found.whole("taken"),
+            total=found.whole("total"),
+            left=found.whole("left"),
+            held=tuple(map(RandomState.from_plain, found.items("held"))),
+            begun=tuple(map(RandomState.from_plain, found.items("begun"))),
+            sizes=tuple(numbers.whole(place) for place in numbers),
+            over=found.flag("over"),
+            mark=None if found.get("mark") is None else _Mark(*found.items("mark")),
+            later=generator_states(found, "later"),
         )
 
 
@@ -138,9 +181,18 @@ class PoolSource:
         here = RandomState.now()
         resumed.start.restore()
         restore_generators(self.loader, resumed.generators)
+        if resumed.mark is not None:
+            if not keeps_its_place(self.loader):
+                raise ValueError(
+                    "cannot resume: the state is a StatefulDataLoader's own, and this loader is a "
+                    f"{type(self.loader).__name__}: give the loader that it was saved with"
+                )
+            self.loader.load_state_dict(resumed.mark.loader)  # type: ignore[attr-defined]
         pool = _Pool(self, resumed)
         pool.replay(resumed)
         here.restore()
+        if resumed.mark is not None:
+            restore_generators(self.loader, resumed.later)
         return pool.steps(plan)
 
 
@@ -149,12 +201,14 @@ class _Pool:
 
     def __init__(self, source: PoolSource, place: PoolPosition) -> None:
         self.source, self.place, self.samples = source, place, source.samples
-        self.held: deque[tuple[Any, RandomState]] = deque()
+        self.held: deque[_Held] = deque()
         self.begun: list[RandomState] = []
         self.left = self.total = self.taken = 0
         self.passes, self.over = 1, False
         self.sizes: deque[int] = deque()
         self.number = place.steps
+        self._marks = keeps_its_place(source.loader)
+        self._mark: _Mark | None = None  # before the batch taken last
         self._iterator = iter(source.loader)
 
     def replay(self, place: PoolPosition) -> None:
@@ -162,6 +216,9 @@ class _Pool:
 
         Those are read again just as they were the first time.
         """
+        if place.mark is not None:  # the loader has gone on to the first of them by itself
+            self.passes, self.taken, self.total = place.mark[1:]
+            self.begun = list(place.begun[: self.passes - 1])
         while self.total < place.total or self.passes < place.passes:
             again = place.total - self.total
             if again <= len(place.held):
@@ -172,29 +229,42 @@ class _Pool:
                     "used; give the loader that the state was saved with"
                 )
             while len(self.held) > len(place.held):
-                self.left -= self.samples.size(self.held.popleft()[0])
+                self.left -= self.samples.size(self.held.popleft().batch)
         if self.left > place.left:
-            first, state = self.held.popleft()
-            size = self.samples.size(first)
+            first = self.held.popleft()
+            size = self.samples.size(first.batch)
             cut = torch.arange(self.left - place.left, size)
-            self.held.appendleft((self.samples.take(first, cut, size=size), state))
+            rest = self.samples.take(first.batch, cut, size=size)
+            self.held.appendleft(first._replace(batch=rest))
         self.left, self.sizes, self.over = place.left, deque(place.sizes), place.over
 
     def take(self) -> bool:
         """Hold one more batch of the pass under way; False where it is over."""
-        state = RandomState.now()
+        state, mark = RandomState.now(), self._here()
         batch = next(self._iterator, self)
         if batch is self:
             self.over = True
             return False
-        size = self.samples.size(batch)
+        size, self._mark = self.samples.size(batch), mark
         self.taken += 1
         self.total += 1
         self.left += size
-        self.held.append((batch, state))
+        self.held.append(_Held(batch, state, mark))
         if not self.over:
             self.sizes.append(size)
         return True
+
+    def _here(self) -> _Mark | None:
+        """Where the loader is; at the beginning of a pass, a batch before the end of the last.
+
+        There a data set may not know yet that it begins again: many take note of it only when the
+        first sample is asked for.
+        """
+        if not self._marks or not self.taken:
+            return self._mark
+        loader: Any = self.source.loader
+        # a copy: a data set may go on writing to what it gave
+        return _Mark(copy.deepcopy(loader.state_dict()), self.passes, self.taken, self.total)
 
     def begin_again(self, begun: Sequence[RandomState] = ()) -> bool:
         """Begin another pass; False where an epoch has but one, or the last one was empty.
@@ -245,13 +315,13 @@ class _Pool:
         parts: list[Any] = []
         self.left -= count
         while count:
-            first, state = self.held.popleft()
-            size = self.samples.size(first)
+            first = self.held.popleft()
+            batch, size = first.batch, self.samples.size(first.batch)
             if size > count:
-                rest = self.samples.take(first, torch.arange(count, size), size=size)
-                self.held.appendleft((rest, state))
-                first, size = self.samples.take(first, torch.arange(count), size=size), count
-            parts.append(first)
+                rest = self.samples.take(batch, torch.arange(count, size), size=size)
+                self.held.appendleft(first._replace(batch=rest))
+                batch, size = self.samples.take(batch, torch.arange(count), size=size), count
+            parts.append(batch)
             count -= size
         return join(parts, pad=self.source.pad, samples=self.samples)
 
@@ -265,8 +335,13 @@ class _Pool:
             self.taken,
             self.total,
             self.left,
-            tuple(state for _, state in self.held),
+            tuple(one.state for one in self.held),
             tuple(self.begun),
             tuple(self.sizes),
             self.over,
+            self.held[0].mark if self.held else self._mark,
+            self._generators() if self._marks else {},
         )
+
+    def _generators(self) -> dict[str, Tensor]:
+        return {name: g.get_state() for name, g in generators_of(self.source.loader).items()}

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sifting.plain import Plain
 from sifting.rng import RandomState
 
 FAR = 1_000_003  # between the epochs that a sampler is told in one pass and in the next
@@ -47,14 +48,27 @@ class StreamPosition:
     def to_plain(self) -> dict[str, Any]:
         """As numbers, to be saved."""
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        carry, sizes = list(map(plain_index, self.carry)), list(map(list, self.sizes))
+        carry, sizes = plain_indices(self.carry), list(map(list, self.sizes))
         return {**plain, "carry": carry, "sizes": sizes}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> StreamPosition:
         """Back from what `to_plain` gave."""
-        sizes = tuple((int(size), int(count)) for size, count in plain["sizes"])
-        return cls(**{**plain, "carry": tuple(plain["carry"]), "sizes": sizes})
+        found = Plain(plain, "the place in the order")
+        return cls(
+            extra=found.whole("extra"),
+            taken=found.whole("taken"),
+            over=found.flag("over"),
+            passed=found.whole("passed"),
+            carry=tuple(found.items("carry")),
+            sizes=tuple(map(_run_of_sizes, found.items("sizes"))),
+        )
+
+
+def _run_of_sizes(plain: Any) -> tuple[int, int]:
+    pair = plain if isinstance(plain, list | tuple) and len(plain) == 2 else (plain, None)
+    found = Plain({"size": pair[0], "times": pair[1]}, "a run of batches")
+    return found.whole("size"), found.whole("times", least=1)
 
 
 def plain_index(index: Any) -> Any:
@@ -65,6 +79,16 @@ def plain_index(index: Any) -> Any:
     """
     item = getattr(index, "item", None)
     return item() if callable(item) and getattr(index, "ndim", None) == 0 else index
+
+
+def plain_indices(indices: Iterable[Any]) -> list[Any]:
+    """Indices as Python has them; those that it has already are not looked at one by one.
+
+    >>> plain_indices([torch.tensor(3), 4])
+    [3, 4]
+    """
+    found = list(indices)
+    return found if set(map(type, found)) <= {int} else list(map(plain_index, found))
 
 
 class _Sizes:

@@ -6,6 +6,7 @@ Legend: N samples, B of a batch, G groups of samples.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
@@ -14,8 +15,10 @@ from torch import Tensor
 
 from sifting.data.stream import plain_index
 
-GROUP = 128  # samples whose sum and maximum are kept together
+BITS = 10
+GROUP = 2**BITS  # samples that have one bound
 MANY = 2**31  # samples: a larger number is no index, but a hash or a mistake
+MOSTLY = 0.99  # of the sum of losses, that one batch takes out of it
 MOST = 2**15 - 1  # times passed over that are told apart
 
 
@@ -28,8 +31,9 @@ class LossTable:
     >>> table.levels()
     (2.0, 3.0)
 
-    Sums and maxima are kept for groups of samples, so that a step looks only at the groups that
-    it writes to.
+    The sum of all losses is kept as they are written. So is a bound for each group of samples, which
+    none of its losses exceeds: only where the highest of all falls are groups looked at, the highest
+    bound first.
 
     Args:
         size: number of samples, where IDs are whole numbers below it; it grows otherwise.
@@ -38,10 +42,12 @@ class LossTable:
     def __init__(self, size: int | None = None) -> None:
         self.losses_N = torch.empty(0)  # not a number: never trained
         self.passed_N = torch.empty(0, dtype=torch.int16)
-        self.sums_G = torch.empty(0, dtype=torch.float64)
-        self.highest_G = torch.empty(0)
+        self.bounds_G = torch.empty(0)
         self._slots: dict[Hashable, int] = {}  # of IDs that are not whole numbers
         self._length, self._limit, self._known = 0, size, 0
+        # a loss may be negative (of densities), and to be passed over must raise a score
+        self._total = 0.0  # of the absolute losses
+        self._highest: float | None = -math.inf  # None where it fell, and was not looked for yet
         if size is not None:
             self.reserve(size)
 
@@ -60,9 +66,8 @@ class LossTable:
         more = groups * GROUP - len(self.losses_N)
         self.losses_N = torch.cat([self.losses_N, torch.full((more,), math.nan)])
         self.passed_N = torch.cat([self.passed_N, torch.zeros(more, dtype=torch.int16)])
-        new = groups - len(self.sums_G)
-        self.sums_G = torch.cat([self.sums_G, torch.zeros(new, dtype=torch.float64)])
-        self.highest_G = torch.cat([self.highest_G, torch.full((new,), -math.inf)])
+        new = groups - len(self.bounds_G)
+        self.bounds_G = torch.cat([self.bounds_G, torch.full((new,), -math.inf)])
 
     def slots(self, ids: Sequence[Any] | Tensor) -> Tensor:
         """The place of each sample, with room made for new ones.
@@ -73,17 +78,16 @@ class LossTable:
         if isinstance(ids, Tensor):
             slots_B = ids.long().cpu()
         else:
-            if not all(type(one) is int for one in ids):
-                ids = [plain_index(one) for one in ids]  # as NumPy or torch drew them
-                if not all(type(one) is int for one in ids):
-                    return self._keyed(ids)
-            slots_B = torch.tensor(ids, dtype=torch.long)
+            found = _whole(ids)
+            if found is None:
+                return self._keyed([plain_index(one) for one in ids])
+            slots_B = found
         if self._slots:
             return self._keyed(slots_B.tolist())
         if not len(slots_B):
             return slots_B
         limit = self._limit
-        least, most = (int(bound) for bound in slots_B.aminmax())
+        least, most = (int(bound.item()) for bound in slots_B.aminmax())
         if least < 0 or most >= (MANY if limit is None else limit):
             wrong_B = (slots_B < 0) | (slots_B >= (MANY if limit is None else limit))
             room = f"from 0 to {limit - 1}" if limit is not None else f"from 0 to {MANY - 1:,}"
@@ -106,39 +110,60 @@ class LossTable:
 
     def read(self, slots_B: Tensor) -> tuple[Tensor, Tensor]:
         """Losses, not a number where there is none, and how often each was passed over."""
-        return self.losses_N[slots_B], self.passed_N[slots_B]
+        return self.losses_N.index_select(0, slots_B), self.passed_N.index_select(0, slots_B)
 
-    def pass_over(self, slots_B: Tensor) -> None:
-        """Count these samples as candidates; to be trained sets them back to 0."""
-        self.passed_N[slots_B] = (self.passed_N[slots_B].int() + 1).clamp_max(MOST).short()
+    def pass_over(self, slots_B: Tensor, passed_B: Tensor) -> None:
+        """Count these samples as candidates, beyond what was read; to be trained sets it to 0."""
+        self.passed_N.index_copy_(0, slots_B, passed_B.clamp_max(MOST - 1).add_(1))
 
     def write(self, slots_B: Tensor, losses_B: Tensor) -> None:
         """Remember losses; those that are not finite leave the last good ones."""
-        sound_B = losses_B.isfinite()
-        if not bool(sound_B.all()):
-            slots_B, losses_B = slots_B[sound_B], losses_B[sound_B]
+        total = _size(losses_B)
+        if not math.isfinite(total):
+            sound_B = losses_B.isfinite()
+            return self.write(slots_B[sound_B], losses_B[sound_B])
+        if len(set(slots_B.tolist())) < len(slots_B):
+            last_B = _last(slots_B)
+            return self.write(slots_B[last_B], losses_B[last_B])
         if not len(slots_B):
-            return
-        new_B = self.losses_N[slots_B].isnan()
-        if bool(new_B.any()):
-            self._known += len(torch.unique(slots_B[new_B]))
-        self.losses_N[slots_B] = losses_B
-        self.passed_N[slots_B] = 0
-        groups_B = slots_B // GROUP
-        # of a batch's, most differ: to find the same ones takes longer than to do them twice
-        self._regroup(groups_B if len(groups_B) < GROUP else torch.unique(groups_B))
-
-    def _regroup(self, groups_G: Tensor) -> None:
-        losses_GS = self.losses_N.view(-1, GROUP)[groups_G]
-        self.highest_G[groups_G] = losses_GS.nan_to_num(-math.inf).amax(dim=1)
-        # a loss may be negative (of densities), and to be passed over must raise a score
-        self.sums_G[groups_G] = losses_GS.nan_to_num_(0.0).abs_().sum(dim=1, dtype=torch.float64)
+            return None
+        before_B = self.losses_N.index_select(0, slots_B)
+        before = _size(before_B)
+        if math.isnan(before):  # some were never trained
+            before_B = before_B[~before_B.isnan()]
+            before = _size(before_B)
+            self._known += len(slots_B) - len(before_B)
+        self.losses_N.index_copy_(0, slots_B, losses_B)
+        if before > MOSTLY * self._total:  # so that its rounding would be all that is left
+            self._total = _size(self.losses_N.nan_to_num(0.0))
+        else:
+            self._total += total - before
+        self.passed_N.index_fill_(0, slots_B, 0)
+        self.bounds_G.scatter_reduce_(0, slots_B >> BITS, losses_B, "amax")
+        highest = self._highest
+        if highest is not None:
+            most = losses_B.max().item()
+            fell = len(before_B) and before_B.max().item() >= highest
+            self._highest = most if most >= highest else None if fell else highest
+        return None
 
     def levels(self) -> tuple[float, float]:
         """Mean of the absolute losses remembered, and the highest loss; 0 where there are none."""
         if not self._known:
             return 0.0, 0.0
-        return float(self.sums_G.sum()) / self._known, float(self.highest_G.max())
+        if self._highest is None:
+            self._highest = self._find_highest()
+        return self._total / self._known, self._highest
+
+    def _find_highest(self) -> float:
+        """The highest loss: that of the group with the highest bound, once its bound is met."""
+        losses_GS = self.losses_N.view(-1, GROUP)
+        while True:
+            bound, group = self.bounds_G.max(dim=0)
+            highest = losses_GS[group].nan_to_num(-math.inf).max()
+            if bool(highest == bound):
+                return highest.item()
+            self.bounds_G[group] = highest
 
     def state_dict(self) -> dict[str, Any]:
         """As plain tensors and numbers."""
@@ -147,6 +172,7 @@ class LossTable:
         return {
             "losses": self.losses_N[:length].clone(),
             "passed": self.passed_N[:length].clone(),
+            "total": self._total,  # as it was added up: in another order its last bits differ
             **({"keys": keys} if keys else {}),
         }
 
@@ -160,6 +186,37 @@ class LossTable:
         fresh.passed_N[: len(losses_N)] = passed_N.detach().short().cpu()
         fresh._slots = {key: place for place, key in enumerate(state.get("keys", ()))}
         fresh._known = int((~losses_N.isnan()).sum())
-        if len(losses_N):
-            fresh._regroup(torch.arange(len(fresh.sums_G)))
+        if fresh._known:
+            fresh._total = float(state.get("total", _size(losses_N.nan_to_num(0.0))))
+            fresh.bounds_G = fresh.losses_N.view(-1, GROUP).nan_to_num(-math.inf).amax(dim=1)
+            fresh._highest = fresh.bounds_G.max().item()
         self.__dict__.update(fresh.__dict__)
+
+
+def _whole(ids: Sequence[Any]) -> Tensor | None:
+    """IDs as a tensor, NumPy's and torch's numbers too; None where they are not whole numbers.
+
+    By way of an array, which is several times as fast as `torch.tensor`.
+    """
+    try:
+        numbers = array("q", ids)
+    except TypeError:
+        return None
+    except OverflowError:
+        most = max(ids, key=abs)
+        raise ValueError(
+            f"the ID {most} has more than 64 bits: give IDs that are strings"
+        ) from None
+    return torch.frombuffer(numbers, dtype=torch.long) if numbers else torch.empty(0).long()
+
+
+def _last(slots_B: Tensor) -> Tensor:
+    """Where each sample comes last, of those that come more than once."""
+    slots_U, which_B = torch.unique(slots_B, return_inverse=True)
+    places_B = torch.arange(len(slots_B))
+    return torch.zeros_like(slots_U).scatter_reduce_(0, which_B, places_B, "amax")
+
+
+def _size(losses_B: Tensor) -> float:
+    """Sum of the absolute values."""
+    return float(torch.linalg.vector_norm(losses_B, 1, dtype=torch.float64).item())

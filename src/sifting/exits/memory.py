@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from sifting.data.stream import plain_index
+from sifting.data.stream import plain_indices
 from sifting.exits.base import Exit, Setting, TrainedBatch
-from sifting.exits.loss_table import LossTable
+from sifting.exits.loss_table import MOST, LossTable
+from sifting.exits.table_state import check_table
 from sifting.measure.audit import warn_user
 from sifting.model.call import Call
 from sifting.model.objective import Score
@@ -121,26 +121,33 @@ class MemoryExit(Exit):
             self.table.slots(ids_in(plan.call, probe))
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
-        return self._score(self.table.slots(ids_in(plan.call, batch)), learn)
+        slots_B = self.table.slots(ids_in(plan.call, batch))
+        if learn:
+            self._scored.append(slots_B)
+        return self._score(slots_B)[0]
 
     def score_ids(self, ids: Sequence[Any]) -> Tensor:
         slots_B = self.table.slots(ids)
-        scores_B = self._score(slots_B, learn=False)
-        self.table.pass_over(slots_B)
+        scores_B, passed_B = self._score(slots_B)
+        self.table.pass_over(slots_B, passed_B)
         return scores_B
 
-    def _score(self, slots_B: Tensor, learn: bool) -> Tensor:
+    def peek(self, ids: Sequence[Any]) -> Tensor:
+        """Scores of samples that are no candidates of a step: nothing is counted as passed over."""
+        return self._score(self.table.slots(ids))[0]
+
+    def _score(self, slots_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores, and how often each was passed over before."""
         self._write()
-        if learn:
-            self._scored.append(slots_B)
         mean, highest = self.table.levels()
         losses_B, passed_B = self.table.read(slots_B)
-        return scores_of(losses_B, passed_B, mean=mean, highest=highest, revisit=self.revisit)
+        scores_B = scores_of(losses_B, passed_B, mean=mean, highest=highest, revisit=self.revisit)
+        return scores_B, passed_B
 
     def learn(self, plan: Plan) -> None:
         """Take note that these were candidates; those that are trained start again at 0."""
         for slots_B in self._scored:
-            self.table.pass_over(slots_B)
+            self.table.pass_over(slots_B, self.table.read(slots_B)[1])
         self._scored = []
 
     def missed(self) -> None:
@@ -160,7 +167,7 @@ class MemoryExit(Exit):
         # not written yet: on a GPU, reading them now would wait for the forward
         self._trained.append((self.table.slots(ids), losses_B.detach()))
         if self._ranks is not None:
-            self._untold.append((list(map(plain_index, ids)), losses_B.detach()))
+            self._untold.append((plain_indices(ids), losses_B.detach()))
         self._missed, self._under_way = 0, True
         if len(self._trained) > MISSED:  # in warm-up nothing is scored
             self._write()
@@ -202,6 +209,7 @@ class MemoryExit(Exit):
                 f"the state holds {', '.join(state) or 'nothing'} of an exit, not the losses of a "
                 "MemoryExit: make the sifter with the exit the state was saved with"
             )
+        check_table(state, most=MOST)
         if self.size is not None and len(state["losses"]) != self.size:
             raise ValueError(
                 f"the state remembers {len(state['losses'])} samples, and this is a MemoryExit({self.size}): "
@@ -245,5 +253,5 @@ def scores_of(
         highest: of all losses remembered.
         revisit: rise for each time, in means.
     """
-    raised_B = (losses_B + revisit * mean * passed_B).clamp_max(highest)
-    return torch.where(losses_B.isnan(), highest + 1.0, raised_B)
+    raised_B = losses_B.add(passed_B, alpha=revisit * mean).clamp_max_(highest)
+    return raised_B.nan_to_num_(highest + 1.0)  # a loss that is not a number stayed so

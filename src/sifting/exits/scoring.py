@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.data.tree import describe, to_device
+from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.block import BlockExit
 from sifting.log import say
@@ -79,9 +80,7 @@ class Scorer:
 
     def scores(self, batch: Any, *, learn: bool) -> Tensor | None:
         """Scores of a batch; None where none of its samples has a label."""
-        known = self._kind(batch) in self._plans
-        still = known and not self.exit.runs  # nothing to be quiet about, nothing to move
-        moved = batch if still else self.moved(batch)
+        moved, still = self._given(batch)
         with torch.no_grad() if still else self._pass():
             plan = self._planned(moved)
             if plan is None:
@@ -114,6 +113,31 @@ class Scorer:
             "take=lambda batch, indices: … where they are not along the first dimension; or pass forward= "
             "that returns a row for each sample"
         )
+
+    def _given(self, batch: Any) -> tuple[Any, bool]:
+        """A batch where it is scored, and whether nothing of the model is run for it."""
+        known = self._kind(batch) in self._plans
+        still = known and not self.exit.runs  # nothing to be quiet about, nothing to move
+        return (batch if still else self.moved(batch)), still
+
+    def rehearse(
+        self, batch: Any, ids: Sequence[Any] | None, *, learn: bool = True
+    ) -> dict[str, Tensor]:
+        """The scores of every scorer that competes, of a batch that nothing is chosen from.
+
+        Args:
+            ids: of its samples, where they are known.
+            learn: whether those with weights of their own learn from it.
+        """
+        assert isinstance(self.exit, AutoExit)
+        moved, still = self._given(batch)
+        with torch.no_grad() if still else self._pass():
+            plan = self._planned(moved)
+            if plan is None:
+                return {}
+            return self.exit.scores_of_all(
+                plan, self.model, moved, self.score, learn=learn, ids=ids
+            )
 
     def examine(self, batch: Any, *, early: bool) -> list[Examined] | None:
         """Piece by piece: exact losses, what is misclassified, and the exit's own losses.

@@ -40,6 +40,7 @@ from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
 from sifting.parallel.detect import sharded
 from sifting.parallel.ranks import Ranks
+from sifting.plain import Plain
 
 EXACT_EVERY = 8  # with losses=, every so many candidates the exact loss is computed to learn from
 WIDEST = 2048  # pooled features that a head of its own gets at most
@@ -96,6 +97,13 @@ class TunedExit(Exit):
         """At a block of a stack; elsewhere the model's forward is left in the middle."""
         return self.stack is not None
 
+    @property
+    def place(self) -> str | None:
+        """Path of the module whose output it looks at; None where that is not a module's."""
+        if self.stack is not None:
+            return f"{self.stack.path}.{self.stack.blocks[self.k - 1][-1]}"
+        return self.path or None
+
     def join(self, ranks: Ranks) -> None:
         self._average = ranks.average
 
@@ -145,20 +153,23 @@ class TunedExit(Exit):
                 if found.stack is not None:
                     found = replace(found, stack=None, k=0)
             self._take(found)
-        if plan.kind == "losses" and not plan.shapes:
-            return  # the loss itself is what is predicted
-        check_learnable(plan, probe)
+        self.check_labels(plan, probe)
         for part in plan.parts:
             many = part.has_classes and len(plan.shapes[part.logits]) > 1
             if many and (self.path or part.logits not in plan.heads):
                 hidden = self._hidden(plan, model, probe)
                 check_positions(plan, part, hidden, plan.labels_for(part, probe), where=repr(self))
                 self._by_position.add(part.logits)
-        if self.stack is not None:
+        if self.stack is not None and (plan.shapes or plan.kind != "losses"):
             # a head of its own needs no way to the model's end; where there is one, it tells what
             # the next block is given
             with nullcontext() if plan.heads else suppress(StackError):
                 self.stack.check_chain(run)
+
+    def check_labels(self, plan: Plan, probe: Any) -> None:
+        """Raise where there is nothing that this exit could learn to predict."""
+        if plan.kind != "losses" or plan.shapes:  # else the loss itself is what is predicted
+            check_learnable(plan, probe)
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         values: list[Tensor] = []
@@ -305,4 +316,5 @@ class TunedExit(Exit):
         return {name: predictor.state_dict() for name, predictor in self.predictors.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.predictors = {name: Predictor.load(saved) for name, saved in state.items()}
+        found = Plain(state, "the exit")
+        self.predictors = {name: found.made(name, Predictor.load) for name in found}

@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 # what a sifter counts, by the operation that is done as often
-COUNTED = {"data": "candidates_seen", "scoring": "selections", "auditing": "audits"}
+COUNTED = {
+    "data": "candidates_seen",
+    "scoring": "selections",
+    "auditing": "audits",
+    "looking": "held_out_seen",
+}
 UPDATE = ("forward", "backward", "optimizer")  # once an update
 OPERATIONS = (*COUNTED, *UPDATE)
 CLOCKS = (*OPERATIONS, "evaluation")
@@ -19,7 +24,7 @@ def repetitions(updates: int, counts: Mapping[str, float]) -> dict[str, float]:
 
     Args:
         updates: that were made.
-        counts: candidates_seen, selections and audits of the sifter; 0 where one is missing.
+        counts: candidates_seen, selections, audits and held_out_seen of the sifter; 0 where one is missing.
     """
     counted = {name: counts.get(count, 0) for name, count in COUNTED.items()}
     return {**counted, **dict.fromkeys(UPDATE, updates)}
@@ -32,11 +37,12 @@ def charged(
 
     >>> table = {"data": 0.01, "scoring": 2.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}
     >>> charged(table, 3, {"candidates_seen": 100, "selections": 2, "audits": 0})
-    {'data': 1.0, 'scoring': 4.0, 'auditing': 0.0, 'forward': 3.0, 'backward': 6.0, 'optimizer': 1.5}
+    {'data': 1.0, 'scoring': 4.0, 'auditing': 0.0, 'looking': 0.0,
+     'forward': 3.0, 'backward': 6.0, 'optimizer': 1.5}
 
     Args:
-        table: seconds of loading one candidate, of scoring a batch, of an audit, and of an
-            update's forward, backward and optimizer step.
+        table: seconds of loading one candidate, of scoring a batch, of an audit, of looking at a
+            held-out sample, and of an update's forward, backward and optimizer step.
         updates, counts: see `repetitions`.
     """
     done = repetitions(updates, counts)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 QUALITY = ("recall", "rank_correlation", "rho_approx", "rho_explored", "misclassified")
+JUDGED = ("learning_share", "kept_loss", "agreement", "saving")  # by the autopilot
 WINDOW = 10  # audits that the figures of selection quality are averaged over
 
 
@@ -31,12 +32,22 @@ class Stats(Mapping[str, Any]):
         seconds_between: time in the user's own step, data loading aside.
         seconds_loading: time waiting for the loader.
         audits: candidate batches whose exact losses were computed.
+        rehearsals: batches that were scored for comparing scorers, with nothing chosen from them.
+        held_out_seen: held-out samples that the autopilot has looked at, each as often as it did.
         recall, rank_correlation, rho_approx: see `Quality`; means over the last audits, None
             before the first.
         rho_explored: ρ_approx measured in the training step from the random picks (`explore`),
             without any extra pass; None where there are none.
         misclassified: share of the kept that the model gets wrong, None where it has no meaning.
         scoring_share: scoring time over scoring and the user's step together.
+        option: what the autopilot does now; empty where the ratio is fixed.
+        since: the step from which on.
+        why: it does so.
+        learning_share: share of the progress on held-out samples that is made on the half that
+            would be kept, as it found last.
+        kept_loss: share of the loss that the kept half carries.
+        agreement: of the kept half's gradient with the mean one.
+        saving: share of the time that the run so far is expected to have saved.
     """
 
     steps: int
@@ -48,12 +59,21 @@ class Stats(Mapping[str, Any]):
     seconds_between: float
     seconds_loading: float
     audits: int
+    rehearsals: int
+    held_out_seen: int
     recall: float | None
     rank_correlation: float | None
     rho_approx: float | None
     rho_explored: float | None
     misclassified: float | None
     scoring_share: float
+    option: str = ""
+    since: int = 0
+    why: str = ""
+    learning_share: float | None = None
+    kept_loss: float | None = None
+    agreement: float | None = None
+    saving: float | None = None
 
     def __getitem__(self, name: str) -> Any:
         return asdict(self)[name]
@@ -66,7 +86,7 @@ class Stats(Mapping[str, Any]):
 
     def scalars(self) -> dict[str, float]:
         """What a logger can plot, under the names that all our logs have; what is unknown left out."""
-        names = (*QUALITY, "scoring_share", "candidates_seen", "samples_trained")
+        names = (*QUALITY, *JUDGED, "scoring_share", "candidates_seen", "samples_trained")
         return {f"sifting/{name}": self[name] for name in names if self[name] is not None}
 
     def __str__(self) -> str:
@@ -77,6 +97,10 @@ class Stats(Mapping[str, Any]):
             f"scoring took {self.seconds_scoring:.2f} s beside {self.seconds_between:.2f} s of training "
             f"({self.scoring_share:.1%}), auditing {self.seconds_auditing:.2f} s",
         ]
+        if self.option:
+            lines.append(f"autopilot: {self.option} since step {self.since}, since {self.why}")
+        if self.saving:
+            lines.append(f"expected to have saved {self.saving:.0%} of the time so far")
         if self.rho_approx is not None:
             lines.append(
                 f"choice, over the last {min(self.audits, WINDOW)} of {self.audits} audits: "
@@ -112,10 +136,12 @@ def reduced(parts: Sequence[tuple[Stats, tuple[float, float] | None]]) -> Stats:
         values = [own[name] for own in stats if own[name] is not None]
         return sum(values) / len(values) if values else None
 
-    found: dict[str, Any] = {field.name: mean(field.name) for field in fields(Stats)}
+    words = ("option", "why")  # ranks decide alike
+    found: dict[str, Any] = {f.name: mean(f.name) for f in fields(Stats) if f.name not in words}
+    found.update({name: stats[0][name] for name in (*words, "since")})
     for name in ("candidates_seen", "samples_trained"):
         found[name] = sum(own[name] for own in stats)
-    for name in ("steps", "selections", "audits"):
+    for name in ("steps", "selections", "audits", "rehearsals", "held_out_seen"):
         found[name] = max(own[name] for own in stats)
     sums = [sum(column) for column in zip(*(m for _, m in parts if m is not None), strict=True)]
     found["rho_explored"] = sums[0] / sums[1] if sums and sums[1] > 0 else None

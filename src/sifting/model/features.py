@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from sifting.model.stack import Stack
-from sifting.model.values import first_tensor
+from sifting.model.values import first_tensor, tensors_in
+
+COARSE = 16  # cells a side to which an image is averaged, where it is looked at before the model
 
 
 class Stopped(Exception):
@@ -53,6 +56,66 @@ def _caught(module: nn.Module, handle: RemovableHandle, run: Callable[[], Any]) 
     raise ValueError(
         f"the exit's module, a {type(module).__name__}, did not run in the model's forward"
     )
+
+
+def model_input(model: nn.Module, run: Callable[[], Any]) -> Tensor:
+    """What a model is given, as numbers: its first input of real values, or its embedded tokens.
+
+    >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 9))
+    >>> model_input(model, lambda: model(torch.zeros(4, 2))).shape
+    torch.Size([4, 2])
+
+    Images of bytes count as numbers. Nothing of the model is run, or its embedding at most.
+    """
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        for value in tensors_in((args, kwargs)):
+            if value.is_floating_point() or (value.ndim >= 4 and value.dtype == torch.uint8):
+                raise Stopped(value)
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        raise Stopped(output)
+
+    with ExitStack() as handles:
+        for module in model.modules():
+            if isinstance(module, nn.Embedding):
+                handles.enter_context(module.register_forward_hook(leave))
+        return _caught(model, model.register_forward_pre_hook(enter, with_kwargs=True), run)
+
+
+def pooled_input(hidden: Tensor, *, widest: int, mask: Tensor | None = None) -> Tensor:
+    """Features of each sample from what a model is given: coarse images, averages, or all of it.
+
+    >>> pooled_input(torch.zeros(2, 3, 32, 32), widest=2048).shape
+    torch.Size([2, 768])
+    >>> pooled_input(torch.zeros(2, 28, 28, 1), widest=2048).shape
+    torch.Size([2, 196])
+    >>> pooled_input(torch.zeros(2, 16000), widest=2048).shape
+    torch.Size([2, 2048])
+
+    Args:
+        hidden: images (B, C, height, width) or (B, height, width, C), sequences (B, T, H), or
+            features (B, F).
+        widest: how many features a sample has at most.
+        mask: the positions of a sequence that count.
+    """
+    if hidden.ndim == 4:
+        last = hidden.shape[3] <= 4 < hidden.shape[1]
+        hidden = hidden.permute(0, 3, 1, 2) if last else hidden
+        side = max(1, min(COARSE, math.isqrt(max(1, widest // hidden.shape[1])), *hidden.shape[2:]))
+        cell = [-(-length // side) for length in hidden.shape[2:]]
+        even = all(length % size == 0 for length, size in zip(hidden.shape[2:], cell, strict=True))
+        # cells of one size are averaged several times as fast
+        hidden = F.avg_pool2d(hidden, cell) if even else F.adaptive_avg_pool2d(hidden, side)
+        hidden = hidden.flatten(1)
+    elif hidden.ndim > 2 or hidden.is_nested:
+        hidden = pool(
+            hidden, channels=hidden.shape[-1] if not hidden.is_nested else None, mask=mask
+        )
+    hidden = hidden.flatten(1) if hidden.ndim > 1 else hidden[:, None]
+    if hidden.shape[1] > widest:
+        hidden = F.adaptive_avg_pool1d(hidden[:, None], widest)[:, 0]
+    return hidden
 
 
 def stopped_in(stack: Stack, k: int, run: Callable[[], Any]) -> Tensor:

@@ -68,6 +68,12 @@ def structural_place(model: nn.Module, stack: str | None = None) -> Place | None
     return Place(stage)
 
 
+def work_share(model: nn.Module, run: Run, path: str) -> float:
+    """Share of a forward's work that is done when a module has put out its result."""
+    found = Work.of(model, run).share(path)
+    return 1.0 if found is None else found
+
+
 def find_place(
     model: nn.Module,
     run: Run,

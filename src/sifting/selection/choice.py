@@ -63,40 +63,42 @@ def choose(
     if count == size:
         every = torch.arange(size, device=scores_B.device)
         return Choice(every, _ones(every), torch.zeros_like(every, dtype=torch.bool))
-    ranked_B = scores_B.argsort(descending=True, stable=True)
+    sorted_B, ranked_B = scores_B.sort(descending=True, stable=True)
     trimmed = math.floor(trim * size + 1e-9)
     if trimmed > size - count:
         raise ValueError(
             f"trim={trim} takes {trimmed} of {size} candidates and {count} are to be kept: lower one"
         )
-    sound = size - int((scores_B == -math.inf).sum())
-    pool_P = ranked_B[trimmed : max(sound, trimmed + count)]  # best first, without the dropped
+    sound = size
+    if sorted_B[-1].item() == -math.inf:
+        sound -= int((scores_B == -math.inf).sum())
+    among = slice(trimmed, max(sound, trimmed + count))  # best first, without the dropped
+    pool_P, scores_P = ranked_B[among], sorted_B[among]
     if isinstance(policy, ByFunction):
         pool_P = pool_P.sort().values  # as the user's batch has them
+        scores_P = scores_B[pool_P]
     random_count = explored_count(explore, count, generator)
     ruled_count = count - random_count
-    drawn = policy.draw(scores_B[pool_P], ruled_count, generator)
-    pool, ruled_R = pool_P.shape[0], drawn.places_K.cpu()
+    drawn = policy.draw(scores_P, ruled_count, generator)
+    pool, places_K = pool_P.shape[0], drawn.places_K.cpu()
+    order = torch.randperm(pool - ruled_count, generator=generator)  # of what the policy left
+    if random_count:
+        taken_P = torch.zeros(pool, dtype=torch.bool)
+        taken_P[places_K] = True
+        rest = (~taken_P).nonzero().squeeze(1)
+        places_K = torch.cat([places_K, rest[order[:random_count]]])
 
-    taken_P = torch.zeros(pool, dtype=torch.bool)
-    taken_P[ruled_R] = True
-    rest = (~taken_P).nonzero().squeeze(1)
-    random_R = rest[torch.randperm(rest.shape[0], generator=generator)[:random_count]]
-
-    places_K = torch.cat([ruled_R, random_R])
-    explored_K = torch.arange(count) >= ruled_count
-    weights_K = torch.ones(count)
+    device = scores_B.device
+    indices_K, order_K = pool_P.index_select(0, places_K.to(device)).sort()
+    weights_K = torch.ones(count, device=device)
     if drawn.inclusion_P is not None:
         # given the policy's picks, each candidate left is explored with the same probability
         by_chance = random_count / max(1, pool - ruled_count)
         chance_P = drawn.inclusion_P + (1 - drawn.inclusion_P) * by_chance
-        weights_K = (count / (pool * chance_P[places_K])).float()
-
-    device = scores_B.device
-    indices_K, order_K = pool_P[places_K.to(device)].sort()
-    return Choice(
-        indices_K, weights_K.to(device)[order_K], explored_K.to(device)[order_K], random_count
-    )
+        weights_K = (count / (pool * chance_P[places_K])).float().to(device)[order_K]
+    # the policy's picks come first among the places
+    explored_K = order_K >= ruled_count
+    return Choice(indices_K, weights_K, explored_K, random_count)
 
 
 @dataclass(frozen=True)

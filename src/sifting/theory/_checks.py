@@ -68,6 +68,52 @@ def whole(name: str, value: ArrayLike, least: int, fix: str) -> Floats:
     )
 
 
+def step_count(K: ArrayLike) -> Floats:
+    """K, steps taken."""
+    return whole("K", K, 1, "count at least one step")
+
+
+def step_size(eta: ArrayLike) -> Floats:
+    """η, above 0."""
+    return positive("eta", eta, "take a positive step")
+
+
+def smoothness(L: ArrayLike) -> Floats:
+    """L, above 0."""
+    return positive("L", L, "give the smoothness constant of the per-sample losses")
+
+
+def loss_ratio(rho: ArrayLike) -> Floats:
+    """ρ, above 0."""
+    return positive("rho", rho, "it is a ratio of mean losses")
+
+
+def mean_loss(name: str, value: ArrayLike) -> Floats:
+    """F*, Δ and the like, at least 0."""
+    return nonnegative(name, value, "it is a mean of nonnegative losses")
+
+
+def distance(name: str, value: ArrayLike) -> Floats:
+    """D0 and the like, at least 0."""
+    return nonnegative(name, value, "it is a distance")
+
+
+def deviation(name: str, value: ArrayLike) -> Floats:
+    """σ and the like, at least 0."""
+    return nonnegative(name, value, "it is a standard deviation")
+
+
+def candidates(name: str, value: ArrayLike) -> Floats:
+    """R or B, at least 2."""
+    return whole(name, value, 2, "selection needs two candidates or more")
+
+
+def kept_of(k: ArrayLike, R: Floats) -> Floats:
+    """k, from 1 to R."""
+    k = whole("k", k, 1, "keep one or more")
+    return floats("k", k, lambda x: x <= R, "k <= R", "no more can be kept than there are")
+
+
 def unwrap(array: Floats) -> FloatOrArray:
     """A Python float for a result without axes, else the array itself."""
     return float(array) if array.ndim == 0 else array

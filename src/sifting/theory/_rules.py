@@ -5,20 +5,21 @@ Legend: A arms, S independent runs, B candidates, D parameters, C checkpoints, K
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sifting.theory._checks import Floats
+from sifting.theory._runs import drawn_ahead
 from sifting.theory.kept import dropped
-from sifting.theory.problems import Batch, Problem
+from sifting.theory.problems import Problem
 
 ARMS = ("SGD", "GSGD", "kept")
 _PAIR_211 = np.arange(2)[:, None, None]
 _BLOCK = 32  # steps whose samples are drawn at once; part of what a seed reproduces
+_LEAST = 1e-290  # of the largest loss: below, the smaller ones lose digits, and then are 0
 
 
 class Plan(NamedTuple):
@@ -32,11 +33,15 @@ class Plan(NamedTuple):
 
 
 class Walk(NamedTuple):
-    """F at the mean iterates; the iterates; gradients, loss trained on and loss seen, summed."""
+    """F at the mean iterates; the iterates; and sums over the steps, each a mean over the runs.
+
+    Of gradients, loss trained on and loss seen; then of the runs that had a loss left to learn
+    from, and of the gradients of those.
+    """
 
     loss_ASC: Floats
     last_ACSD: Floats
-    sums_AC3: Floats
+    sums_AC5: Floats
 
 
 def walk(
@@ -53,19 +58,21 @@ def walk(
     A, K = eta_AK.shape
     w_ASD = np.broadcast_to(problem.start, (A, plan.S, problem.dim)).copy()
     total_ASD, step_ASD = np.zeros_like(w_ASD), np.empty_like(w_ASD)
-    sums_A3 = np.zeros((A, 3))
+    sums_A5 = np.zeros((A, 5))
     C = steps_C.size
-    out = Walk(np.empty((A, plan.S, C)), np.empty((A, C, plan.S, problem.dim)), np.empty((A, C, 3)))
+    out = Walk(np.empty((A, plan.S, C)), np.empty((A, C, plan.S, problem.dim)), np.empty((A, C, 5)))
     # SGD trains on the first b, which are as good as any; GSGD on the b of the largest losses
     chosen_2Sb = np.broadcast_to(np.arange(plan.b), (2, plan.S, plan.b)).copy()
     rows_S1 = np.arange(plan.S)[:, None]
     due = {int(k): i for i, k in enumerate(steps_C)}
-    for k, (batch, noise) in enumerate(_candidates(problem, plan, K, seed)):
-        if progress is not None and k % _BLOCK == 0:
-            progress(k, K)
+    drawn = drawn_ahead(
+        problem, (plan.S, plan.B), K, seed=seed, block=_BLOCK, progress=progress,
+        noise=_normal if plan.sigma > 0 else None,
+    )  # fmt: skip
+    for k, (batch, zeta) in enumerate(drawn):
         total_ASD += weight_AK[:, k, None, None] * w_ASD
         loss_ASB = problem.loss(w_ASD[:, :, None, :], batch)
-        score_ASB = loss_ASB if noise is None else loss_ASB * np.exp(noise)
+        score_ASB = loss_ASB if zeta is None else _noisy(loss_ASB, plan.sigma * zeta)
         limit: Floats | float = epsilon_K[k]
         if plan.per_loss is not None:
             limit = np.minimum(limit, plan.per_loss * problem.objective(w_ASD[2]))
@@ -77,43 +84,37 @@ def walk(
         step_ASD[2] = ((kept_SB / plan.B)[:, None, :] @ all_SBD)[:, 0]
         trained_2 = loss_ASB[_PAIR_211, rows_S1, chosen_2Sb].sum((1, 2)) / (plan.S * plan.b)
         mass_A = weight_AK[:, k] / (plan.S * plan.B)
-        sums_A3[:2, 0] += plan.b
-        sums_A3[2, 0] += kept_SB.sum() / plan.S
-        sums_A3[:2, 1] += weight_AK[:2, k] * trained_2
-        sums_A3[2, 1] += mass_A[2] * loss_ASB[2][kept_SB].sum()
-        sums_A3[:, 2] += mass_A * loss_ASB.sum((1, 2))
+        live_AS = loss_ASB.max(-1) > _LEAST
+        count_S = kept_SB.sum(1)
+        sums_A5[:2, 0] += plan.b
+        sums_A5[2, 0] += count_S.sum() / plan.S
+        sums_A5[:2, 1] += weight_AK[:2, k] * trained_2
+        sums_A5[2, 1] += mass_A[2] * loss_ASB[2][kept_SB].sum()
+        sums_A5[:, 2] += mass_A * loss_ASB.sum((1, 2))
+        sums_A5[:, 3] += live_AS.sum(1) / plan.S
+        sums_A5[:2, 4] += plan.b * live_AS[:2].sum(1) / plan.S
+        sums_A5[2, 4] += count_S @ live_AS[2] / plan.S
         w_ASD -= eta_AK[:, k, None, None] * step_ASD
         if k + 1 in due:
             i = due[k + 1]
-            out.sums_AC3[:, i] = sums_A3
+            out.sums_AC5[:, i] = sums_A5
             out.last_ACSD[:, i] = w_ASD
             mean_ASD = total_ASD / weight_AK[:, : k + 1].sum(1)[:, None, None]
             out.loss_ASC[:, :, i] = problem.objective(mean_ASD)
-    if progress is not None:
-        progress(K, K)
     return out
 
 
-def _candidates(
-    problem: Problem, plan: Plan, K: int, seed: int
-) -> Iterator[tuple[Batch, Floats | None]]:
-    """The candidates of each step and their log-noise; drawn a block ahead, on another core."""
-    rng = np.random.default_rng(seed)
+def _normal(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
+    return rng.standard_normal(shape)
 
-    def draw(block: int) -> tuple[Batch, Floats | None]:
-        shape = (block, plan.S, plan.B)
-        batch = problem.sample(rng, shape)
-        return batch, plan.sigma * rng.standard_normal(shape) if plan.sigma > 0 else None
 
-    with ThreadPoolExecutor(1) as pool:
-        ahead = pool.submit(draw, min(_BLOCK, K))
-        for start in range(0, K, _BLOCK):
-            drawn, noise = ahead.result()
-            after = start + _BLOCK
-            if after < K:
-                ahead = pool.submit(draw, min(_BLOCK, K - after))
-            for i in range(min(_BLOCK, K - start)):
-                yield tuple(part[i] for part in drawn), None if noise is None else noise[i]
+def _noisy(loss_ASB: Floats, noise_SB: Floats) -> Floats:
+    """f exp(noise), over the largest of each run, so that no noise overflows."""
+    with np.errstate(divide="ignore"):
+        log_ASB = np.log(loss_ASB) + noise_SB
+    top_AS1 = log_ASB.max(-1, keepdims=True)
+    score: Floats = np.exp(log_ASB - np.where(np.isfinite(top_AS1), top_AS1, 0.0))
+    return score
 
 
 def _largest(score_SB: Floats, b: int) -> NDArray[np.intp]:

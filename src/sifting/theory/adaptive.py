@@ -16,52 +16,38 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sifting.theory._checks import Floats, floats, nonnegative, whole
+from sifting.theory._checks import Floats, candidates, deviation, floats, nonnegative, whole
 from sifting.theory._rules import ARMS, Plan, walk
+from sifting.theory._runs import Measured, checkpoint_steps, refuse_divergence
 from sifting.theory.kept import epsilon_share
 from sifting.theory.kept_bounds import decaying_bound, kept_loss_bound, kept_slack
 from sifting.theory.problems import Constants, Problem
-from sifting.theory.simulation import checkpoint_steps
 
 
 @dataclass(frozen=True)
-class Course:
+class Course(Measured):
     """What one arm did, at the checkpoints.
 
     Args:
         name: `SGD`, `GSGD` or `kept`.
-        eta: its step size at the first step.
         loss_SC: F at the weighted mean of the first K iterates, of every run.
+        eta: its step size at the first step.
         last_CSD: the iterate w_K itself.
         gradients_C: gradients computed up to there, mean of the runs.
-        keep_C: share of the candidates trained on, over the steps since the checkpoint before.
+        keep_C: share of the candidates trained on, over the steps since the checkpoint before in
+            which there was a loss to learn from; NaN where there was none.
         ratio_C: loss that the trained-on carry over the loss of the candidates, summed over the
             first K steps, with the weights of the mean iterate, and all runs: μ for `kept`; ρ, a
             ratio of means, for the others.
         bound_C: the theorem's bound on the mean of `loss_SC`; NaN where it does not apply.
     """
 
-    name: str
     eta: float
-    loss_SC: Floats
     last_CSD: Floats
     gradients_C: Floats
     keep_C: Floats
     ratio_C: Floats
     bound_C: Floats
-
-    @property
-    def mean_C(self) -> Floats:
-        """Mean over the runs."""
-        return np.asarray(self.loss_SC.mean(0))
-
-    @property
-    def error_C(self) -> Floats:
-        """Standard error of that mean; NaN for a single run."""
-        S = self.loss_SC.shape[0]
-        if S == 1:
-            return np.full(self.loss_SC.shape[1], np.nan)
-        return np.asarray(self.loss_SC.std(0, ddof=1) / np.sqrt(S))
 
 
 @dataclass(frozen=True)
@@ -153,12 +139,12 @@ def compare_rules(
         progress: called with (steps done, K) every few steps.
     """
     K = int(whole("K", K, 1, "run one step or more"))
-    B = int(whole("B", B, 2, "selection needs two candidates or more"))
+    B = int(candidates("B", B))
     b = int(floats("b", whole("b", b, 1, "train on one or more"), lambda x: x <= B, "b <= B",
                    "no more can be trained on than are drawn"))  # fmt: skip
     S = int(whole("runs", runs, 1, "run once or more"))
     eps = float(epsilon_share(epsilon))
-    sigma = float(nonnegative("sigma", sigma, "it is a standard deviation"))
+    sigma = float(deviation("sigma", sigma))
     decay = float(nonnegative("decay", decay, "steps fall"))
     if per_loss is not None:
         nonnegative("per_loss", per_loss, "it is ε over the loss")
@@ -180,23 +166,19 @@ def compare_rules(
     plan = Plan(S=S, B=B, b=b, sigma=sigma, per_loss=per_loss)
     eta_AK = np.stack([first[name] * fall_K for name in ARMS])
     run = walk(problem, plan, eta_AK, weight_AK, eps * fall_K, steps_C, seed, progress)
-    if not (np.isfinite(run.loss_ASC).all() and np.isfinite(run.last_ACSD).all()):
-        raise FloatingPointError(
-            f"the runs diverged with eta = {first}: is L = {c.L:.6g} really the smoothness of "
-            "every sample's loss?"
-        )
+    refuse_divergence(c.L, first, run.loss_ASC, run.last_ACSD)
     arms = {}
     for a, name in enumerate(ARMS):
-        used_C, seen_C = run.sums_AC3[a, :, 1], run.sums_AC3[a, :, 2]
+        spent_C, used_C, seen_C, live_C, kept_C = run.sums_AC5[a].T
         ratio_C = np.where(seen_C > 0, used_C / np.where(seen_C > 0, seen_C, 1), 1.0)
         bound_C = np.full(steps_C.size, np.nan)
         if c.convex:
             index_C = steps_C.astype(np.intp) - 1
             bound_C = _bound(name, c, first[name] * fall_K, eps * fall_K, B, b, ratio_C, index_C,
                              per_loss, sigma)  # fmt: skip
-        spent_C = run.sums_AC3[a, :, 0]
-        since_C = np.diff(spent_C, prepend=0.0) / np.diff(steps_C, prepend=0.0) / B
-        arms[name] = Course(name, first[name], run.loss_ASC[a], run.last_ACSD[a], spent_C, since_C,
+        live_C, kept_C = np.diff(live_C, prepend=0.0), np.diff(kept_C, prepend=0.0)
+        keep_C = np.where(live_C > 0, kept_C / np.where(live_C > 0, live_C, 1) / B, np.nan)
+        arms[name] = Course(name, run.loss_ASC[a], first[name], run.last_ACSD[a], spent_C, keep_C,
                             ratio_C, bound_C)  # fmt: skip
     return Comparison(steps_C, arms, c, B, b, eps)
 
@@ -216,8 +198,9 @@ def _bound(
     if name == "SGD":
         return decaying_bound(eta_K, c.L, c.D0, c.F_star, B=b, L_F=c.L_F)[index_C]
     if name == "GSGD":
-        # ρ*_B where one is picked by exact losses; else along the path, which the proof allows
-        rho_C = np.full(index_C.size, c.rho_star) if b == 1 and sigma == 0 else ratio_C
+        # ρ*_B where it is known and one is picked by exact losses; else along the path
+        known = b == 1 and sigma == 0 and c.source["rho_star"] != "search"
+        rho_C = np.full(index_C.size, c.rho_star) if known else ratio_C
         return decaying_bound(eta_K, c.L, c.D0, c.Delta)[index_C] / rho_C
     if sigma > 0:  # what was kept is known along the path only; valid for steps below 1/L
         if eta_K[0] * c.L >= 1:

@@ -17,11 +17,16 @@ from numpy.typing import ArrayLike
 from sifting.theory._checks import (
     FloatOrArray,
     Floats,
+    candidates,
+    distance,
     floats,
-    nonnegative,
+    loss_ratio,
+    mean_loss,
     positive,
+    smoothness,
+    step_count,
+    step_size,
     unwrap,
-    whole,
 )
 
 
@@ -35,7 +40,7 @@ def step_size_ok(eta: ArrayLike, L: ArrayLike) -> bool:
         eta: the step size, or an array of them.
         L: the smoothness constant that every sample's loss obeys.
     """
-    L = positive("L", L, "give the smoothness constant of the per-sample losses")
+    L = smoothness(L)
     eta = floats("eta", eta, lambda x: np.ones_like(x, dtype=bool), "eta finite", "give a number")
     return bool(np.all((eta > 0) & (eta * L < 1)))
 
@@ -69,9 +74,9 @@ def gsgd_bound(
             nonnegative losses exceeds R times their mean.
         F_star: the minimum of F; where given, Δ < ρ F* is refused, since ρ*_R <= Δ_R / F*.
     """
-    K = whole("K", K, 1, "count at least one step")
+    K = step_count(K)
     eta, L = _step_size(eta, L)
-    D0 = nonnegative("D0", D0, "it is a distance")
+    D0 = distance("D0", D0)
     rho, Delta = _rho(rho, R), _delta(Delta)
     if F_star is not None:
         _gap(rho, Delta, F_star)
@@ -93,10 +98,10 @@ def sgd_bound(
         D0: distance from the start to the nearest minimiser of F.
         F_star: the minimum of F.
     """
-    K = whole("K", K, 1, "count at least one step")
+    K = step_count(K)
     eta, L = _step_size(eta, L)
-    D0 = nonnegative("D0", D0, "it is a distance")
-    F_star = nonnegative("F_star", F_star, "it is a mean of nonnegative losses")
+    D0 = distance("D0", D0)
+    F_star = mean_loss("F_star", F_star)
     return unwrap((D0**2 / (2 * eta * K) + F_star) / (1 - eta * L))
 
 
@@ -125,7 +130,7 @@ def crossover_iterations(
         F_star: the minimum of F.
     """
     eta, L = _step_size(eta, L)
-    D0 = nonnegative("D0", D0, "it is a distance")
+    D0 = distance("D0", D0)
     rho, Delta = _rho(rho, R), _delta(Delta)
     eta, D0, rho, gap, _ = np.broadcast_arrays(eta, D0, rho, _gap(rho, Delta, F_star), L)
     ahead = D0**2 * (rho - 1) / (2 * eta)
@@ -220,17 +225,17 @@ def best_step_size(K: ArrayLike, L: ArrayLike, D0: ArrayLike, floor: ArrayLike) 
         D0: distance from the start to the nearest minimiser; above 0.
         floor: Δ_R for GSGD, F* for SGD.
     """
-    K = whole("K", K, 1, "count at least one step")
-    L = positive("L", L, "give the smoothness constant of the per-sample losses")
+    K = step_count(K)
+    L = smoothness(L)
     D0 = positive("D0", D0, "from the minimiser itself every step makes the bound worse")
-    floor = nonnegative("floor", floor, "it is a mean of nonnegative losses")
+    floor = mean_loss("floor", floor)
     a = D0**2 / (2 * K)  # the root of ΔLη² + 2aLη - a = 0, where the derivative vanishes
     return unwrap(a / (a * L + np.sqrt(a * L * (a * L + floor))))
 
 
 def _step_size(eta: ArrayLike, L: ArrayLike) -> tuple[Floats, Floats]:
-    L = positive("L", L, "give the smoothness constant of the per-sample losses")
-    eta = positive("eta", eta, "take a positive step")
+    L = smoothness(L)
+    eta = step_size(eta)
     if not np.all(eta * L < 1):
         eta_b, L_b = np.broadcast_arrays(eta, L)
         i = np.unravel_index(int(np.argmax(eta_b * L_b)), eta_b.shape)
@@ -242,9 +247,9 @@ def _step_size(eta: ArrayLike, L: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def _rho(rho: ArrayLike, R: ArrayLike | None) -> Floats:
-    rho = positive("rho", rho, "it is a ratio of mean losses")
+    rho = loss_ratio(rho)
     if R is not None:
-        limit = whole("R", R, 2, "selection needs two candidates or more")
+        limit = candidates("R", R)
         rho = floats(
             "rho",
             rho,
@@ -256,12 +261,12 @@ def _rho(rho: ArrayLike, R: ArrayLike | None) -> Floats:
 
 
 def _delta(Delta: ArrayLike) -> Floats:
-    return nonnegative("Delta", Delta, "it is a mean of nonnegative losses")
+    return mean_loss("Delta", Delta)
 
 
 def _gap(rho: Floats, Delta: Floats, F_star: ArrayLike) -> Floats:
     """Δ - ρF*, which cannot be negative; rounding below 0 counts as 0."""
-    F = nonnegative("F_star", F_star, "it is a mean of nonnegative losses")
+    F = mean_loss("F_star", F_star)
     gap = Delta - rho * F
     slack = 1e-12 * np.maximum(Delta, rho * F)
     if not np.all(gap >= -slack):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sifting.theory._checks import Floats, floats, whole
+from sifting.theory._checks import Floats, candidates, floats, whole
 from sifting.theory._resample import COLUMNS, batch_sums
 from sifting.theory.many import sigma_max
 from sifting.theory.noise import rho_2_approx_lower
@@ -160,7 +160,7 @@ def estimate(
         resamples: bootstrap resamples.
         seed: of the bootstrap.
     """
-    R = int(whole("R", R, 2, "selection needs two candidates or more"))
+    R = int(candidates("R", R))
     resamples = int(whole("resamples", resamples, 1, "resample once or more"))
     _share("keep", keep)
     _share("confidence", confidence)

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from sifting.theory._checks import FloatOrArray, Floats, floats, nonnegative, unwrap, whole
+from sifting.theory._checks import (
+    FloatOrArray,
+    Floats,
+    candidates,
+    deviation,
+    floats,
+    unwrap,
+)
 
 # 20-point Gauss-Legendre on each of 48 panels: ample for integrands as smooth as these
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
@@ -29,7 +36,7 @@ def nu(R: ArrayLike) -> FloatOrArray:
     Args:
         R: candidates per step.
     """
-    R = whole("R", R, 2, "selection needs two candidates or more")
+    R = candidates("R", R)
     R = floats(
         "R",
         R,
@@ -75,7 +82,7 @@ def rho_gaussian(R: ArrayLike, eps: ArrayLike, delta: ArrayLike) -> FloatOrArray
         eps: mean ε of the errors, of either sign.
         delta: standard deviation δ of the errors; at 0 all losses are equal and ρ_R = 1.
     """
-    R = whole("R", R, 2, "selection needs two candidates or more")
+    R = candidates("R", R)
     eps, delta = _error_law(eps, delta)
     R, eps, delta = np.broadcast_arrays(R, np.abs(eps), delta)
     flat = delta <= 1e-150 * eps
@@ -98,7 +105,7 @@ def rho_gaussian(R: ArrayLike, eps: ArrayLike, delta: ArrayLike) -> FloatOrArray
 
 def _error_law(eps: ArrayLike, delta: ArrayLike) -> tuple[Floats, Floats]:
     eps = floats("eps", eps, np.isfinite, "eps finite", "it is the mean of the errors")
-    delta = nonnegative("delta", delta, "it is a standard deviation")
+    delta = deviation("delta", delta)
     if not np.all((eps != 0) | (delta > 0)):
         raise ValueError(
             "eps = 0 with delta = 0, but eps² + delta² > 0 must hold: without any error "

@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from sifting.theory._checks import FloatOrArray, Floats, floats, nonnegative, positive, unwrap
+from sifting.theory._checks import (
+    FloatOrArray,
+    Floats,
+    deviation,
+    floats,
+    mean_loss,
+    nonnegative,
+    smoothness,
+    unwrap,
+)
 
 LossLaw: TypeAlias = Literal["exponential", "gaussian", "lognormal"]
 
@@ -73,8 +82,8 @@ def kept_gradient_gap(
     """
     mu = _share("mu", mu, "it is a share of the loss")
     keep = _share("keep", keep, "it is a share of the candidates")
-    L = positive("L", L, "give the smoothness constant of the per-sample losses")
-    F = nonnegative("F", F, "it is a mean of nonnegative losses")
+    L = smoothness(L)
+    F = mean_loss("F", F)
     return unwrap(np.sqrt(2 * L * (1 - keep) * (1 - mu) * F))
 
 
@@ -84,27 +93,31 @@ def kept_loss_speedup(
     """How many times fewer steps than SGD, which trains on as many samples without choosing them.
 
     >>> kept_loss_speedup(R=2, noise_scale=[1, 100, 10_000], batch_size=32)
-    array([1.01538462, 1.6097561 , 1.9936407 ])
+    array([1.       , 1.6097561, 1.9936407])
     >>> kept_loss_speedup(R=2, noise_scale=100, batch_size=32, epsilon=[0.001, 0.01])
     array([1.12022873, 0.59770482])
 
-    (1 - ε)² (1 + N/b) / (√(1 + N/(Rb)) + √(Nε))²: the ratio of the two bounds' first terms, each at
-    its best step. At ε = 0 the kept give the gradient of all Rb candidates, and this is the gain of
-    an R times larger batch: R where batches are far below the noise scale, 1 where they are far
-    above. What is dropped costs as much as it saves once ε is about 1/N.
+    S max((1 - ε)/N, (1 - ε)²/(√(1 + N/(Rb)) + √(Nε))²) with S = min(N, 1 + N/b): the ratio of the
+    two bounds' first terms, each at its best step. At ε = 0 the kept give the gradient of all Rb
+    candidates, and this is the gain of an R times larger batch: R where batches are far below the
+    noise scale, 1 where they are far above. What is dropped costs as much as it saves once ε is
+    about 1/N. For no N and b is it more than ((1 - ε)/(√(1/R) + √ε))², or 1 where that is less.
 
     Args:
         R: candidates for each that is kept: Rb candidates are scored, b are trained on.
-        noise_scale: N = L/L_F, which bounds how much a single gradient scatters.
+        noise_scale: N = L/L_F, at least 1, which bounds how much a single gradient scatters.
         batch_size: b, the samples trained on.
         epsilon: the share of the loss that is dropped.
     """
     R = floats("R", R, lambda x: x >= 1, "R >= 1", "no more can be kept than are scored")
-    N = positive("noise_scale", noise_scale, "it is a ratio of two smoothness constants")
+    N = floats("noise_scale", noise_scale, lambda x: x >= 1, "noise_scale >= 1",
+               "it is L/L_F, and a mean of losses that are L-smooth is L-smooth")  # fmt: skip
     b = floats("batch_size", batch_size, lambda x: x >= 1, "batch_size >= 1", "train on a sample")
     eps = epsilon_share(epsilon)
-    root = np.sqrt(1 / N + 1 / (R * b)) + np.sqrt(eps)  # N taken out, so that it may be huge
-    return unwrap((1 - eps) ** 2 * (1 / N + 1 / b) / root**2)
+    # N is taken out of every term, so that it may be huge
+    root = np.sqrt(1 / N + 1 / (R * b)) + np.sqrt(eps)
+    kept = np.maximum(1 - eps, (1 - eps) ** 2 / root**2)
+    return unwrap(np.minimum(1.0, 1 / N + 1 / b) * kept)
 
 
 def kept_share(
@@ -129,7 +142,7 @@ def kept_share(
         square = 2 * special.erfcinv(keep) ** 2
         return unwrap(np.where(keep > 0, special.chdtrc(3, square), 0.0))
     if law == "lognormal":
-        spread = nonnegative("spread", spread, "it is a standard deviation")
+        spread = deviation("spread", spread)
         return unwrap(np.asarray(special.ndtr(special.ndtri(keep) + spread), np.float64))
     raise ValueError(f"law = {law!r}, but it must be one of 'exponential', 'gaussian', 'lognormal'")
 

@@ -15,9 +15,14 @@ from numpy.typing import ArrayLike
 from sifting.theory._checks import (
     FloatOrArray,
     Floats,
+    distance,
     floats,
+    loss_ratio,
+    mean_loss,
     nonnegative,
-    positive,
+    smoothness,
+    step_count,
+    step_size,
     unwrap,
     whole,
 )
@@ -59,9 +64,9 @@ def kept_loss_bound(
         per_loss: c, where ε is the smaller of `epsilon` and c F(w): an ε that shrinks with
             the loss, whose floor is about F* + cF*².
     """
-    K = whole("K", K, 1, "count at least one step")
-    D0 = nonnegative("D0", D0, "it is a distance")
-    F = nonnegative("F_star", F_star, "it is a mean of nonnegative losses")
+    K = step_count(K)
+    D0 = distance("D0", D0)
+    F = mean_loss("F_star", F_star)
     slack = np.asarray(kept_slack(eta, L, epsilon, B=B, L_F=L_F))
     eta = np.asarray(eta, np.float64)
     start = D0**2 / (2 * eta * K)
@@ -99,8 +104,8 @@ def kept_loss_floor(
         L: the smoothness constant that every sample's loss obeys.
         per_loss: as for `kept_loss_bound`.
     """
-    F = nonnegative("F_star", F_star, "it is a mean of nonnegative losses")
-    L = positive("L", L, "give the smoothness constant of the per-sample losses")
+    F = mean_loss("F_star", F_star)
+    L = smoothness(L)
     eta = floats("eta", eta, lambda x: (x >= 0) & (x * L < 1), "0 <= eta < 1/L", "smaller steps")
     fixed = F / ((1 - epsilon_share(epsilon)) * (1 - eta * L))
     if per_loss is None:
@@ -144,9 +149,9 @@ def decaying_bound(
         rho: ρ*_R for GSGD.
         B, L_F: as for `kept_loss_bound`.
     """
-    D0 = nonnegative("D0", D0, "it is a distance")
-    floor = nonnegative("floor", floor, "it is a mean of nonnegative losses")
-    rho = positive("rho", rho, "it is a ratio of mean losses")
+    D0 = distance("D0", D0)
+    floor = mean_loss("floor", floor)
+    rho = loss_ratio(rho)
     slack = np.asarray(kept_slack(eta, L, epsilon, B=B, L_F=L_F))
     eta = np.atleast_1d(np.asarray(eta, np.float64))
     if eta.ndim != 1:
@@ -176,9 +181,9 @@ def kept_slack(
     Args:
         eta, L, epsilon, B, L_F: as for `kept_loss_bound`.
     """
-    eta = positive("eta", eta, "take a positive step")
+    eta = step_size(eta)
     eps = epsilon_share(epsilon)
-    L = positive("L", L, "give the smoothness constant of the per-sample losses")
+    L = smoothness(L)
     Lambda = kept_smoothness(L, eps, B=B, L_F=L_F) if B is not None else L
     slack = np.maximum((1 - eps) * (1 - eta * L), 1 - eps - eta * Lambda)
     if not np.all(slack > 0):
@@ -205,7 +210,7 @@ def kept_smoothness(
     Args:
         L, epsilon, B, L_F: as for `kept_loss_bound`.
     """
-    L = positive("L", L, "give the smoothness constant of the per-sample losses")
+    L = smoothness(L)
     eps = epsilon_share(epsilon)
     B = whole("B", 1 if B is None else B, 1, "count the candidates of a step")
     L_F = floats("L_F", L if L_F is None else L_F, lambda x: (x > 0) & (x <= L * (1 + 1e-12)),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from sifting.theory._checks import FloatOrArray, Floats, floats, nonnegative, unwrap, whole
+from sifting.theory._checks import FloatOrArray, Floats, deviation, floats, unwrap, whole
 
 PreservationMethod: TypeAlias = Literal["closed", "integral", "lower", "lower_sharp"]
 Kind: TypeAlias = Literal["residual", "gaussian", "orthogonal"]
@@ -136,7 +136,7 @@ class DeepLinearNetwork:
         """
         k = int(whole("layers", layers, 1, "a network needs one layer or more"))
         d = int(whole("width", width, 1, "a layer needs one unit or more"))
-        step = float(nonnegative("scale", scale, "it is a standard deviation"))
+        step = float(deviation("scale", scale))
         rng = np.random.default_rng(seed)
         G_kdd = rng.standard_normal((k, d, d)) / np.sqrt(d)
         if kind == "residual":

@@ -19,7 +19,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from sifting.theory._checks import FloatOrArray, Floats, floats, nonnegative, unwrap, whole
+from sifting.theory._checks import (
+    FloatOrArray,
+    Floats,
+    candidates,
+    deviation,
+    floats,
+    kept_of,
+    unwrap,
+    whole,
+)
 from sifting.theory.noise import METHODS_TWO, invert, share_left
 
 MethodMany: TypeAlias = Literal["any", "gaussian_lower", "gaussian"]
@@ -27,6 +36,7 @@ METHODS = ("any", "gaussian_lower", "gaussian")
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
 _PANELS = 24
+_MOST = 1e12  # candidates: the largest of so many normals is 7.1, and next to never above 10
 _Z = (np.linspace(-10, 10, _PANELS + 1)[:-1, None] + (_NODES + 1) * 10 / _PANELS).ravel()
 _PHI = np.tile(_WEIGHTS * 10 / _PANELS, _PANELS) * np.exp(-(_Z**2) / 2) / np.sqrt(2 * np.pi)
 
@@ -51,9 +61,9 @@ def p_noise_many(
         R: candidates per step.
         k: how many of them are kept; 1 is the paper's argmax.
         method: `any` holds for every i.i.d. noise of variance 1; `gaussian_lower` and `gaussian`
-            for Gaussian noise, of which the second is exact, and for k = 1 only.
+            for Gaussian noise, of which the second is exact, for k = 1 and R up to 1e12.
     """
-    sigma = nonnegative("sigma", sigma, "it is a standard deviation")
+    sigma = deviation("sigma", sigma)
     R, k = _candidates(R, k)
     return unwrap(_p_many(sigma, R, k, method))
 
@@ -143,35 +153,38 @@ def _p_many(sigma: Floats, R: Floats, k: Floats, method: str) -> Floats:
                 f"method = 'gaussian' with k = {float(np.max(k)):g}, but k = 1 must hold: the "
                 "worst case of the top k is not known; 'gaussian_lower' bounds it"
             )
-        return 1 - _worst(*np.broadcast_arrays(sigma, R))
+        floats("R", R, lambda x: x <= _MOST, f"R <= {_MOST:g}",
+               "beyond that the quadrature does not reach; 'gaussian_lower' bounds it")  # fmt: skip
+        return _worst(*np.broadcast_arrays(sigma, R))
     raise ValueError(f"method = {method!r}, but it must be one of {METHODS}")
 
 
 def _worst(sigma: Floats, R: Floats) -> Floats:
-    """max over t of (1 - e^{-t}) P(one of R - 1 equal losses, t below in log, is picked).
+    """min over t of P(the largest is picked) + e^{-t} P(one of R - 1 equal ones, t below in log, is).
 
     With x = t/σ the wrong one is picked when M - ζ > x, M the largest of R - 1: a law with a
     log-concave density, so that its hazard grows; σ/(e^{σx} - 1) falls, and they meet once.
     """
     s = np.where(sigma > 0, np.clip(sigma, 1e-150, 1e150), 1.0)
 
-    def wrong(x: Floats) -> tuple[Floats, Floats]:
+    def chances(x: Floats) -> tuple[Floats, Floats, Floats]:
+        """Of the right one, of a wrong one, and the density of M - ζ."""
         shifted = _Z + x[..., None]
-        log_cdf = special.log_ndtr(shifted)
-        others = (R - 1)[..., None]
-        lost = -np.expm1(others * log_cdf) @ _PHI
+        others, log_cdf = (R - 1)[..., None], special.log_ndtr(shifted)
+        right, wrong = np.exp(others * log_cdf) @ _PHI, -np.expm1(others * log_cdf) @ _PHI
         density = np.exp((others - 1) * log_cdf - shifted**2 / 2) @ _PHI
-        return lost, (R - 1) * density / np.sqrt(2 * np.pi)
+        return right, wrong, (R - 1) * density / np.sqrt(2 * np.pi)
 
     low, high = np.full_like(s, -400.0), np.full_like(s, np.log(8.0))  # of log x
     for _ in range(36):  # x to 1e-8, and the maximum to its square
         middle = (low + high) / 2
-        lost, density = wrong(np.exp(middle))
+        _, wrong, density = chances(np.exp(middle))
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            above = density / lost > s / np.expm1(s * np.exp(middle))
+            above = density / wrong > s / np.expm1(s * np.exp(middle))
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     x = np.exp((low + high) / 2)
-    return np.where(sigma > 0, -np.expm1(-s * x) * wrong(x)[0], 0.0)
+    right, wrong, _ = chances(x)
+    return np.where(sigma > 0, right + np.exp(-s * x) * wrong, 1.0)
 
 
 def _invert_many(rho: Floats, R: Floats, k: Floats, method: str) -> Floats:
@@ -191,7 +204,5 @@ def _invert_many(rho: Floats, R: Floats, k: Floats, method: str) -> Floats:
 
 
 def _candidates(R: ArrayLike, k: ArrayLike) -> tuple[Floats, Floats]:
-    R = whole("R", R, 2, "selection needs two candidates or more")
-    k = whole("k", k, 1, "keep one or more")
-    k = floats("k", k, lambda x: x <= R, "k <= R", "no more can be kept than there are")
-    return R, k
+    R = candidates("R", R)
+    return R, kept_of(k, R)

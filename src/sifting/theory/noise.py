@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from sifting.theory._checks import FloatOrArray, Floats, floats, nonnegative, unwrap
+from sifting.theory._checks import FloatOrArray, Floats, deviation, floats, nonnegative, unwrap
 
 Method: TypeAlias = Literal["paper", "cantelli", "symmetric", "gaussian"]
 
@@ -208,7 +208,7 @@ def invert(p: Callable[[Floats], Floats], target: Floats) -> Floats:
 
 
 def _sigma(sigma: ArrayLike) -> Floats:
-    return nonnegative("sigma", sigma, "it is a standard deviation")
+    return deviation("sigma", sigma)
 
 
 def _rho_2(rho_2: ArrayLike) -> Floats:

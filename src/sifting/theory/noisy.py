@@ -11,7 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from sifting.theory._checks import FloatOrArray, Floats, floats, nonnegative, unwrap, whole
+from sifting.theory._checks import (
+    FloatOrArray,
+    Floats,
+    candidates,
+    deviation,
+    floats,
+    kept_of,
+    unwrap,
+    whole,
+)
 from sifting.theory._order import panels
 from sifting.theory.kept import LossLaw
 
@@ -47,11 +56,10 @@ def rho_noisy(
         law: of the losses: `gaussian` squares of Gaussian errors, `exponential`, or `lognormal`.
         spread: standard deviation of the log-loss, where the law is lognormal.
     """
-    R = whole("R", R, 2, "selection needs two candidates or more")
+    R = candidates("R", R)
     sigma = floats("sigma", sigma, lambda x: (x >= 0) & (x <= 10), "0 <= sigma <= 10",
                    "beyond that the pick is random but for rounding")  # fmt: skip
-    k = whole("k", k, 1, "keep one or more")
-    k = floats("k", k, lambda x: x <= R, "k <= R", "no more can be kept than there are")
+    k = kept_of(k, R)
     spread = float(floats("spread", spread, lambda x: (x > 0) & (x <= 5), "0 < spread <= 5",
                           "it is the standard deviation of the log-loss"))  # fmt: skip
     _check_law(law)
@@ -81,10 +89,10 @@ def sample_rho_noisy(
         draws: how many steps of R candidates.
         seed: of the draws.
     """
-    R = int(whole("R", R, 2, "selection needs two candidates or more"))
-    k = int(floats("k", whole("k", k, 1, "keep one or more"), lambda x: x <= R, "k <= R", "fewer"))
+    R = int(candidates("R", R))
+    k = int(kept_of(k, np.asarray(R, np.float64)))
     draws = int(whole("draws", draws, 2, "sample twice or more"))
-    sigma = float(nonnegative("sigma", sigma, "it is a standard deviation"))
+    sigma = float(deviation("sigma", sigma))
     _check_law(law)
     rng = np.random.default_rng(seed)
     means = []

@@ -13,7 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from sifting.theory._checks import Floats, floats, nonnegative, positive, whole
+from sifting.theory._checks import (
+    Floats,
+    candidates,
+    distance,
+    floats,
+    nonnegative,
+    positive,
+    whole,
+)
 from sifting.theory.problems import Batch, Constants
 from sifting.theory.sphere import on_sphere, products
 
@@ -68,7 +76,7 @@ class Neuron:
         floats("slope", self.slope, lambda x: (x > 0) & (x <= 1), "0 < slope <= 1", "a least slope")
         positive("width", self.width, "without it the loss has a corner and no L")
         nonnegative("signal", self.signal, "it is a length")
-        nonnegative("distance", self.distance, "it is a distance")
+        distance("distance", self.distance)
         rng = np.random.default_rng(self.seed)
         x = on_sphere(rng, (n,), d)
         truth, away = rng.standard_normal((2, d))
@@ -179,7 +187,7 @@ class Neuron:
 
     def constants(self, R: int) -> Constants:
         """L, F* = Δ_R = 0, D_0, and 1 for ρ*_R, which is never less."""
-        whole("R", R, 2, "selection needs two candidates or more")
+        candidates("R", R)
         source = {"F_star": "exact", "Delta": "exact", "rho_star": "lower bound", "D0": "exact"}
         return Constants(
             L=self.smoothness,

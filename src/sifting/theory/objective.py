@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize
 
-from sifting.theory._checks import Floats, floats, nonnegative, positive, whole
+from sifting.theory._checks import Floats, candidates, floats, nonnegative, positive, whole
 from sifting.theory._order import mean_of_largest
 from sifting.theory.problems import Batch, Constants
 
@@ -91,7 +91,7 @@ class Objective:
         A search finds a ratio that some w has; the infimum may be smaller. So the bound that
         follows from it is not proved, unlike the one that `simulate` computes along the path.
         """
-        R = int(whole("R", R, 2, "selection needs two candidates or more"))
+        R = int(candidates("R", R))
         if self.pool < R:
             raise ValueError(f"R = {R}, but R <= pool = {self.pool} must hold: enlarge the pool")
         known = self.minimiser is not None

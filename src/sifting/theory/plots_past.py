@@ -35,17 +35,18 @@ def plot_kept(results: Mapping[str, Comparison], path: str | Path) -> None:
     for axes, (name, result) in zip(panels, results.items(), strict=False):
         F_star = result.constants.F_star
         for arm in result.arms.values():
-            colour, x = COLOURS[arm.name], arm.gradients_C
+            colour, live = COLOURS[arm.name], np.isfinite(arm.keep_C)  # until losses round to 0
+            x = arm.gradients_C[live]
             label = {
                 "SGD": f"SGD, {result.b} of {result.B}",
                 "GSGD": f"GSGD, top {result.b} of {result.B}",
                 "kept": f"kept: all but {result.epsilon:g} of the loss",
             }[arm.name]
-            axes.plot(x, arm.mean_C - F_star, color=colour, label=label)
-            low, high = np.quantile(arm.loss_SC, [0.05, 0.95], axis=0) - F_star
+            axes.plot(x, arm.mean_C[live] - F_star, color=colour, label=label)
+            low, high = (edge[live] - F_star for edge in arm.band())
             axes.fill_between(x, np.maximum(low, 1e-12), high, color=colour, alpha=0.2, lw=0)
             if np.isfinite(arm.bound_C).any():
-                axes.plot(x, arm.bound_C - F_star, color=colour, ls="--")
+                axes.plot(x, arm.bound_C[live] - F_star, color=colour, ls="--")
         axes.plot([], [], color=GREY, ls="--", label="bound")
         axes.set(xscale="log", yscale="log", xlabel="gradients computed")
         axes.set_ylabel("loss of the mean iterate" + (" − F*" if F_star > 0 else ""))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from sifting.theory._checks import Floats, floats, nonnegative, positive, whole
+from sifting.theory._checks import Floats, candidates, deviation, distance, floats, positive, whole
 from sifting.theory.sphere import (
     largest_residual_square,
     on_sphere,
@@ -123,7 +123,7 @@ class LeastSquares:
 
     def __post_init__(self) -> None:
         whole("dim", self.dim, 1, "give the number of parameters")
-        nonnegative("distance", self.distance, "it is a distance")
+        distance("distance", self.distance)
         floats(
             "minority",
             self.minority,
@@ -131,8 +131,8 @@ class LeastSquares:
             "0 <= minority <= 1/2",
             "it is the smaller of two shares",
         )
-        nonnegative("shift", self.shift, "it is a distance")
-        nonnegative("label_noise", self.label_noise, "it is a standard deviation")
+        distance("shift", self.shift)
+        deviation("label_noise", self.label_noise)
         floats(
             "condition",
             self.condition,
@@ -201,7 +201,7 @@ class LeastSquares:
 
     def largest_of(self, R: int, w: ArrayLike) -> float:
         """F̂_R(w) = E[max of R losses at w], exactly (to about 1e-9)."""
-        R = int(whole("R", R, 2, "selection needs two candidates or more"))
+        R = int(candidates("R", R))
         w = np.asarray(w, np.float64)
         scales = []
         for _, b in self._rules:
@@ -297,7 +297,7 @@ class LogisticRegression:
 
     def constants(self, R: int) -> Constants:
         """L, F*, Δ_R, ρ*_R and D_0, all exact."""
-        R = int(whole("R", R, 2, "selection needs two candidates or more"))
+        R = int(candidates("R", R))
         truth = np.zeros(self.dim)
         truth[0] = self.signal
         return Constants(

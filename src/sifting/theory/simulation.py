@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sifting.theory._checks import Floats, floats, nonnegative, whole
+from sifting.theory._checks import Floats, candidates, deviation, floats, whole
+from sifting.theory._runs import (
+    Measured,
+    NoiseLaw,
+    checkpoint_steps,
+    drawn_ahead,
+    refuse_divergence,
+)
 from sifting.theory.bounds import crossover_iterations, gsgd_bound, sgd_bound
 from sifting.theory.many import p_noise_many
 from sifting.theory.problems import Constants, Problem
-
-NoiseLaw: TypeAlias = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
 # ζ of mean 0 and variance 1
 NOISE_LAWS: dict[str, NoiseLaw] = {
@@ -32,7 +37,7 @@ _BLOCK = 64  # steps whose samples are drawn at once; part of what a seed reprod
 
 
 @dataclass(frozen=True)
-class Arm:
+class Arm(Measured):
     """One algorithm's measured course and its bounds, at the checkpoints.
 
     Args:
@@ -45,29 +50,9 @@ class Arm:
             far tighter.
     """
 
-    name: str
-    loss_SC: Floats
     ratio_C: Floats
     bound_C: Floats
     path_bound_C: Floats
-
-    @property
-    def mean_C(self) -> Floats:
-        """Mean over the runs: the estimate of E[F(mean iterate)] that the bounds are about."""
-        return np.asarray(self.loss_SC.mean(0))
-
-    @property
-    def error_C(self) -> Floats:
-        """Standard error of that mean."""
-        S = self.loss_SC.shape[0]
-        if S == 1:
-            return np.full(self.loss_SC.shape[1], np.nan)
-        return np.asarray(self.loss_SC.std(0, ddof=1) / np.sqrt(S))
-
-    def band(self, low: float = 0.05, high: float = 0.95) -> tuple[Floats, Floats]:
-        """Between which values the runs lie, from quantile `low` to quantile `high`."""
-        lower, upper = np.quantile(self.loss_SC, [low, high], axis=0)
-        return lower, upper
 
 
 @dataclass(frozen=True)
@@ -152,9 +137,9 @@ def simulate(
         progress: called with (steps done, K) every few steps.
     """
     K = int(whole("K", K, 1, "run one step or more"))
-    R = int(whole("R", R, 2, "selection needs two candidates or more"))
+    R = int(candidates("R", R))
     S = int(whole("runs", runs, 1, "run once or more"))
-    sigma = float(nonnegative("sigma", sigma, "it is a standard deviation"))
+    sigma = float(deviation("sigma", sigma))
     mu = float(floats("mu", mu, np.isfinite, "mu finite", "it is a log-scale"))
     step = 1 / (2 * problem.smoothness) if eta is None else eta
     sgd_bound(1, step, problem.smoothness, 0.0, 0.0)  # refuses a step size that is out of range
@@ -166,7 +151,6 @@ def simulate(
 
     names = ["SGD", "GSGD"] + (["GSGD, noisy"] if sigma > 0 else [])
     A, D = len(names), problem.dim
-    rng = np.random.default_rng(seed)
     w_ASD = np.broadcast_to(problem.start, (A, S, D)).copy()
     sum_ASD = np.zeros((A, S, D))
     picked_A, seen_A = np.zeros(A), np.zeros(A)
@@ -176,20 +160,17 @@ def simulate(
     arm_A1, run_S = np.arange(A)[:, None], np.arange(S)
     due = {int(k): i for i, k in enumerate(steps_C)}
 
-    for k in range(K):
-        if k % _BLOCK == 0:
-            block = min(_BLOCK, K - k)
-            drawn = problem.sample(rng, (block, S, R))
-            zeta = law(rng, (block, S, R)) if sigma > 0 else None
-            if progress is not None:
-                progress(k, K)
-        batch_SR = tuple(part[k % _BLOCK] for part in drawn)
+    drawn = drawn_ahead(
+        problem, (S, R), K, seed=seed, block=_BLOCK, noise=law if sigma > 0 else None,
+        progress=progress,
+    )  # fmt: skip
+    for k, (batch_SR, zeta_SR) in enumerate(drawn):
         exact_ASR = problem.loss(w_ASD[:, :, None, :], batch_SR)
         choice_AS[1] = exact_ASR[1].argmax(-1)
-        if zeta is not None:  # the largest f̃, by its logarithm, which cannot overflow
+        if zeta_SR is not None:  # the largest f̃, by its logarithm, which cannot overflow
             with np.errstate(divide="ignore"):
                 log_f_SR = np.log(exact_ASR[2])
-            choice_AS[2] = (log_f_SR + (mu + sigma * zeta[k % _BLOCK])).argmax(-1)
+            choice_AS[2] = (log_f_SR + (mu + sigma * zeta_SR)).argmax(-1)
         sum_ASD += w_ASD
         picked_A += exact_ASR[arm_A1, run_S, choice_AS].mean(-1)
         seen_A += exact_ASR.mean((-1, -2))
@@ -198,13 +179,7 @@ def simulate(
             loss_ASC[:, :, due[k + 1]] = problem.objective(sum_ASD / (k + 1))
             seen = seen_A > 0  # without any loss there is nothing to gain or to lose
             ratio_AC[:, due[k + 1]] = np.where(seen, picked_A / np.where(seen, seen_A, 1), 1)
-    if progress is not None:
-        progress(K, K)
-    if not np.isfinite(loss_ASC).all():
-        raise FloatingPointError(
-            f"the runs diverged with eta = {step:.6g}: is L = {problem.smoothness:.6g} "
-            "really the smoothness of every sample's loss?"
-        )
+    refuse_divergence(problem.smoothness, f"{step:.6g}", loss_ASC)
     return _with_bounds(problem, names, steps_C, loss_ASC, ratio_AC, step, R, sigma)
 
 
@@ -234,16 +209,3 @@ def _with_bounds(
         arms[name] = Arm(name, loss_ASC[i], ratio_AC[i], bound_C, path_C)
     rho = {name: value for name, value in rho.items() if name in arms}
     return Simulation(steps_C, arms, c, rho, eta, R, sigma)
-
-
-def checkpoint_steps(checkpoints: int | ArrayLike, K: int) -> Floats:
-    """Checked checkpoints, or so many of them evenly in log K."""
-    if isinstance(checkpoints, int):
-        n = int(whole("checkpoints", checkpoints, 1, "evaluate once or more"))
-        steps = np.unique(np.round(np.geomspace(1, K, n))) if n > 1 else np.array([float(K)])
-        return np.asarray(steps, np.float64)
-    steps = whole("checkpoints", checkpoints, 1, "they are numbers of steps")
-    steps = floats(
-        "checkpoints", steps, lambda x: x <= K, f"checkpoints <= K = {K}", "run for longer"
-    )
-    return np.unique(np.atleast_1d(steps))

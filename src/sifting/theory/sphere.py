@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import special
 
-from sifting.theory._checks import FloatOrArray, Floats, unwrap, whole
+from sifting.theory._checks import FloatOrArray, Floats, candidates, unwrap, whole
 from sifting.theory._order import mean_of_largest_square, panels
 
 
@@ -22,7 +22,7 @@ def rho_sphere(R: ArrayLike, dim: ArrayLike) -> FloatOrArray:
         R: candidates per step.
         dim: number of features.
     """
-    R = whole("R", R, 2, "selection needs two candidates or more")
+    R = candidates("R", R)
     dim = whole("dim", dim, 1, "give the number of features")
     pairs = np.broadcast(R, dim)
     values = [

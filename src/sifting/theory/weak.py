@@ -17,11 +17,16 @@ from numpy.typing import ArrayLike
 from sifting.theory._checks import (
     FloatOrArray,
     Floats,
+    distance,
     floats,
+    loss_ratio,
+    mean_loss,
     nonnegative,
     positive,
+    smoothness,
+    step_count,
+    step_size,
     unwrap,
-    whole,
 )
 
 
@@ -57,10 +62,10 @@ def weakly_convex_bound(
         share: p, the least of ρ_approx/ρ over w, where noisy losses select: `p_noise_many`.
         G: where E|∇f(w, x̂)|² <= G² is known all along the path; for exact losses.
     """
-    K = whole("K", K, 1, "count at least one step")
-    eta = positive("eta", eta, "take a positive step")
-    L = positive("L", L, "give the smoothness constant of the per-sample losses")
-    F0 = nonnegative("F0", F0, "it is a mean of nonnegative losses")
+    K = step_count(K)
+    eta = step_size(eta)
+    L = smoothness(L)
+    F0 = mean_loss("F0", F0)
     F_star = floats("F_star", F_star, lambda x: (x >= 0) & (x <= F0), "0 <= F_star <= F0",
                     "the minimum is not above the start")  # fmt: skip
     p = _share(share)
@@ -72,7 +77,8 @@ def weakly_convex_bound(
             )
         return unwrap(2 * (F0 - F_star) / (eta * K) + 2 * L * eta * G**2)
     growth = 3 * eta * L * (1 - p) + 3 * (eta * L) ** 2  # A - 1
-    weights = -np.expm1(-K * np.log1p(growth)) / growth  # Σ A^{-(k+1)}
+    with np.errstate(invalid="ignore", divide="ignore"):  # Σ A^{-(k+1)}; K where A - 1 is too small
+        weights = np.where(growth > 0, -np.expm1(-K * np.log1p(growth)) / growth, K)
     return unwrap(2 / eta * ((F0 - F_star) / weights + growth * F_star))
 
 
@@ -103,15 +109,16 @@ def pl_bound(
         rho: ρ*_R of the exact losses.
         share: p, the least of ρ_approx/ρ over w, where noisy losses select.
     """
-    K = whole("K", K, 1, "count at least one step")
-    eta = positive("eta", eta, "take a positive step")
-    F0 = nonnegative("F0", F0, "it is a mean of nonnegative losses")
+    K = step_count(K)
+    eta = step_size(eta)
+    F0 = mean_loss("F0", F0)
     rho = floats("rho", rho, lambda x: x >= 1, "rho >= 1", "a largest loss is not below the mean")
     L, m_envelope = _pl(L, m)
     p = _share(share)
     change = -eta * m_envelope + 3 * eta * L * (1 - p) + 3 * (eta * L) ** 2
-    with np.errstate(over="ignore"):
-        return unwrap(1.5 / rho * F0 * np.exp(K * np.log1p(change)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        bound = 1.5 / rho * F0 * np.exp(K * np.log1p(change))
+    return unwrap(np.where(F0 > 0, bound, 0.0))
 
 
 def pl_step_size(L: ArrayLike, m: ArrayLike, *, share: ArrayLike = 1.0) -> FloatOrArray:
@@ -170,11 +177,11 @@ def quasar_bound(
         c: how well every gradient points; 1 for convex losses, 2a for a neuron of slopes a to 1.
         Delta: Δ_R at w*; 0 where w* fits every sample.
     """
-    K = whole("K", K, 1, "count at least one step")
+    K = step_count(K)
     eta, L, c = _aim(eta, L, c)
-    D0 = nonnegative("D0", D0, "it is a distance")
-    rho = positive("rho", rho, "it is a ratio of mean losses")
-    Delta = nonnegative("Delta", Delta, "it is a mean of nonnegative losses")
+    D0 = distance("D0", D0)
+    rho = loss_ratio(rho)
+    Delta = mean_loss("Delta", Delta)
     return unwrap((D0**2 / (2 * eta * K) + c * Delta) / (rho * (c - eta * L)))
 
 
@@ -199,10 +206,10 @@ def quasar_distance_bound(
         K, eta, L, D0, rho, c: as for `quasar_bound`.
         growth: m, with F(w) >= (m/2)|w - w*|² for every w.
     """
-    K = whole("K", K, 1, "count at least one step")
+    K = step_count(K)
     eta, L, c = _aim(eta, L, c)
-    D0 = nonnegative("D0", D0, "it is a distance")
-    rho = positive("rho", rho, "it is a ratio of mean losses")
+    D0 = distance("D0", D0)
+    rho = loss_ratio(rho)
     m = nonnegative("growth", growth, "it is a curvature")
     pull = eta * (c - eta * L) * rho * m
     if not np.all(pull <= 1):
@@ -221,14 +228,14 @@ def _share(share: ArrayLike) -> Floats:
 
 def _pl(L: ArrayLike, m: ArrayLike) -> tuple[Floats, Floats]:
     """L, and the constant m' = 2Lm/(2L + m) that the envelope inherits."""
-    L = positive("L", L, "give the smoothness constant of the per-sample losses")
+    L = smoothness(L)
     m = floats("m", m, lambda x: (x > 0) & (x <= L), "0 < m <= L",
                "L-smooth losses of at least 0 have |v|² <= 2L F̂_R")  # fmt: skip
     return L, 2 * L * m / (2 * L + m)
 
 
 def _aim(eta: ArrayLike, L: ArrayLike, c: ArrayLike) -> tuple[Floats, Floats, Floats]:
-    L = positive("L", L, "give the smoothness constant of the per-sample losses")
+    L = smoothness(L)
     c = positive("c", c, "gradients must point towards w* on the whole")
     eta = floats("eta", eta, lambda x: (x > 0) & (x * L < c), "0 < eta < c/L",
                  "take a smaller step")  # fmt: skip

@@ -12,6 +12,7 @@ from torch import nn
 from sifting.exits.base import Exit
 from sifting.exits.memory import MemoryExit
 from sifting.sifter import Sifter
+from sifting.training.rivals import BelowMean
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,20 @@ class Arm:
         exit: "early" (the problem's own early exit), "memory" (a `MemoryExit` of the problem's
             samples) or any value of `exit=`.
         factory: a user's own `factory(model, **options) -> Sifter` in place of all that.
+        memory: arguments of its `MemoryExit`, where that is its exit.
+        until: share of the updates after which everything is trained.
+        share: of the budget that it may spend; other than 1 for a baseline that ends sooner or later.
+        weighted: whether what it keeps is to be weighted in the loss.
     """
 
     about: str
     sifter: Mapping[str, Any] = field(default_factory=dict)
     exit: int | str | Exit = "early"
     factory: Callable[..., Sifter] | None = None
+    memory: Mapping[str, Any] = field(default_factory=dict)
+    until: float = 1.0
+    share: float = 1.0
+    weighted: bool = False
 
     @property
     def keep(self) -> Any:
@@ -51,13 +60,16 @@ class Arm:
             plain = {name: options[name] for name in ("seed", "draws") if name in options}
             return Sifter(model, keep=1.0, **plain)
         exit = early if self.exit == "early" else self.exit
+        if self.keep == "auto":
+            rest = {name: value for name, value in options.items() if name != "warmup_steps"}
+            return Sifter(model, exit=exit, **rest, **self.sifter)
         if exit == "memory":
             if samples is None and options.get("draws") == "batch":
                 raise ValueError(
                     f"an arm with memory ({self.about}) needs samples that have ids, and this problem's have "
                     "none: give the Problem samples= and sifter={'ids': …}, or batches without a size"
                 )
-            exit = MemoryExit(samples)
+            exit = MemoryExit(samples, **self.memory)
         return Sifter(model, exit=exit, **{"keep": 0.5, "explore": 0.0, **options, **self.sifter})
 
 
@@ -73,8 +85,14 @@ ARMS: dict[str, Arm] = {
     ),
     "tuned": Arm("a tuned exit, by loss", {"score": "loss"}, exit="tuned"),
     "tuned-entropy": Arm("a tuned exit, by entropy", {"score": "entropy"}, exit="tuned"),
+    "auto": Arm("the autopilot: selection where it saves time", {"keep": "auto"}, exit="auto"),
+    "input-entropy": Arm(
+        "a tuned exit on what the model is given, by entropy, a quarter at random",
+        {"score": "entropy", "explore": 0.25},
+        exit="input",
+    ),
     "default": Arm(
-        "the library's default: a tuned exit, by entropy, a quarter at random",
+        "the default of a fixed ratio: a tuned exit, by entropy, a quarter at random",
         {"score": "entropy", "explore": 0.25},
         exit="tuned",
     ),
@@ -84,6 +102,34 @@ ARMS: dict[str, Arm] = {
         {"score": "loss", "explore": 0.25},
         exit="memory",
     ),
+    "percentile": Arm(
+        "the exact loss of each sample as last trained, drawn with a chance that grows with its rank",
+        {"score": "loss", "policy": "percentile"},
+        exit="memory",
+    ),
+    "infobatch": Arm(
+        "InfoBatch's rule: a part of what was below the mean loss is dropped, the rest weighted",
+        {"score": "loss", "policy": BelowMean(), "keep": 0.7},
+        exit="memory",
+        memory={"revisit": 0.0},
+        until=0.875,
+        weighted=True,
+    ),
+    **{
+        f"auto-{percent}": Arm(
+            f"the autopilot, {percent} % of the budget",
+            {"keep": "auto"},
+            exit="auto",
+            share=percent / 100,
+        )
+        for percent in (70, 80, 90)
+    },
+    **{
+        f"baseline-{percent}": Arm(
+            f"every sample, {percent} % of the budget", {"keep": 1.0}, share=percent / 100
+        )
+        for percent in (60, 75, 90, 133)
+    },
 }
 
 

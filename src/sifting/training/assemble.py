@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from sifting.autopilot.trial import Trial
+from sifting.log import say
 from sifting.sifter import Sifter
 from sifting.training.arms import find_arm
+from sifting.training.checkpoints import Checkpoints, Found
 from sifting.training.config import OPERATIONAL, RunConfig, plain_settings
 from sifting.training.engine import Engine
-from sifting.training.launch import rank_and_world
+from sifting.training.launch import from_first, rank_and_world
 from sifting.training.problem import Pace, Problem, Task
-from sifting.training.run_folder import RunFolder
+from sifting.training.run_folder import resumable
+from sifting.training.run_writer import RunFolder
 
 
 def run_settings(name: str, config: RunConfig, problem: Problem, sifter: Sifter) -> dict[str, Any]:
@@ -45,17 +50,46 @@ def selector_settings(sifter: Sifter) -> dict[str, Any] | None:
 def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | None) -> Sifter:
     """The sifter of the config's arm."""
     rank, world = rank_and_world()
-    return find_arm(config.arm).make(
+    arm = find_arm(config.arm)
+    warm, last = (
+        round(share * updates) * config.accumulate for share in (config.warmup, arm.until)
+    )
+    more: dict[str, Any] = {"stop_step": max(1, warm, last)} if arm.until < 1 else {}
+    if arm.keep == "auto":
+        held_out = None if problem.held_out is None else problem.held_out()
+        more["trial"] = Trial(held_out=held_out, updates=updates * config.accumulate)
+    return arm.make(
         problem.model,
         early=problem.exit,
         samples=problem.samples,
-        warmup_steps=round(config.warmup * updates) * config.accumulate,
-        audit_every=config.audit_every,
+        warmup_steps=warm,
+        # an autopilot has its own ways to judge; audits are for the record
+        audit_every=config.audit_every * (4 if arm.keep == "auto" else 1),
         audit_log=log if rank == 0 or config.scope == "global" else None,
         scope=config.scope if world > 1 else "rank",
         seed=config.seed,
+        **more,
         **{"draws": "batch" if problem.sized else "samples", **problem.sifter},
     )
+
+
+def loss_of(
+    config: RunConfig, problem: Problem, sifter: Sifter
+) -> Callable[[nn.Module, Any], Tensor]:
+    """The loss that is trained: the problem's own, or one that has the sifter's weights in it."""
+    if not find_arm(config.arm).weighted:
+        return problem.loss
+    losses = problem.losses
+    if losses is None:
+        raise ValueError(
+            f"arm {config.arm!r} weights the losses of samples, and this problem has none of single samples: "
+            "give the Problem losses="
+        )
+
+    def weighted(model: nn.Module, batch: Any) -> Tensor:
+        return (sifter.weights * losses(model, batch)).mean()
+
+    return weighted
 
 
 def make_pace(config: RunConfig, updates: int) -> Pace:
@@ -120,14 +154,11 @@ def assemble(
     sifter = make_sifter(config, problem, updates, out / "audits.jsonl")
     settings = {**run_settings(name, config, problem, sifter), "updates": updates, **(extra or {})}
     loader = problem.loader(sifter)  # may refuse: before a folder is made
-    step = RunFolder(out).latest() if resume else None
+    found = find_checkpoint(out) if resume else Found()
     if rank > 0:
         folder = RunFolder(out)
     elif resume:
-        done = step or 0
-        folder = RunFolder.reopen(
-            out, config=settings, step=done, batches=done * config.accumulate, free=OPERATIONAL
-        )
+        folder = RunFolder.reopen(out, config=settings, found=found, free=OPERATIONAL)
     else:
         folder = RunFolder.create(
             out,
@@ -142,15 +173,33 @@ def assemble(
         problem.model,
         optimizer,
         loader,
-        problem.loss,
+        loss_of(config, problem, sifter),
         problem.evaluate,
         None if problem.schedule is None else problem.schedule(optimizer, updates),
         problem.at_end,
     )
     engine = Engine(task, sifter, make_pace(config, updates), folder, reference=reference)
-    if step is not None:
-        engine.resume(step)
+    engine.resume(found)
     return engine
+
+
+def find_checkpoint(out: Path) -> Found:
+    """The newest checkpoint of a run that verifies, the same on all ranks; says what it passed over."""
+    checkpoints = Checkpoints(out / "checkpoints")
+    if rank_and_world()[0] > 0:
+        step = from_first(lambda: None)
+        return Found() if step is None else Found(step, checkpoints.load(step))
+    found = Found()
+
+    def newest() -> int | None:
+        nonlocal found
+        found = checkpoints.newest(resumable(out)["id"])
+        return found.step
+
+    from_first(newest)
+    for why in found.passed_over:
+        say(f"{why}: passed over, and gone on from {checkpoints.path(found.step or 0)}")
+    return found
 
 
 def check_new(out: Path) -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sifting.checkpoint import state_of
+from sifting.checkpoint import load_rank_states, rank_states
 from sifting.measure.clocks import CLOCKS
 from sifting.parallel.detect import unwrap
 from sifting.parallel.ranks import Ranks
-from sifting.rng import load_random_state, save_random_state
+from sifting.plain import Plain
 from sifting.sifter import Sifter
-from sifting.training.problem import Task
+from sifting.training.problem import Pace, Task
+from sifting.training.run_folder import RunError
 
 
 @dataclass
@@ -53,47 +55,64 @@ class Parts:
             "optimizer": self.task.optimizer.state_dict(),
             "schedule": None if schedule is None else schedule.state_dict(),
             "scaler": self.scaler.state_dict(),
-            "ranks": self._rank_states(),
+            "ranks": rank_states(self.sifter, self.ranks),
             "seconds": progress.seconds,
             "last": progress.last,
             "losses": torch.stack(progress.losses) if progress.losses else None,
         }
 
-    def load(self, state: Mapping[str, Any]) -> Progress:
-        """Put a state back; returns how far the run was."""
-        unwrap(self.task.model).load_state_dict(state["model"])
-        self.task.optimizer.load_state_dict(state["optimizer"])
-        if self.task.schedule is not None:
-            self.task.schedule.load_state_dict(state["schedule"])
-        self.scaler.load_state_dict(state["scaler"])
-        self._load_rank_states(state["ranks"])
-        losses = state["losses"]  # to be averaged with those to come
+    def load(self, state: Mapping[str, Any], *, where: Path, pace: Pace) -> Progress:
+        """Put a state back; returns how far the run was.
+
+        Args:
+            state: as `state` gave it.
+            where: it was read from, for messages.
+            pace: of the run, which bounds its counts.
+
+        Raises:
+            RunError: where it is not a state of this run.
+        """
+        try:
+            progress = self._progress(Plain(state, "the run"), pace)
+            unwrap(self.task.model).load_state_dict(state["model"])
+            self.task.optimizer.load_state_dict(state["optimizer"])
+            self._load_schedule(state["schedule"], progress.update)
+            self.scaler.load_state_dict(state["scaler"])
+            load_rank_states(self.sifter, state["ranks"], self.ranks)
+        except Exception as error:  # whatever an optimizer of the user's says of it
+            told = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise RunError(f"the checkpoint {where} cannot be gone on with: {told}") from error
+        steps = progress.update * pace.accumulate
+        if self.sifter.step != steps:
+            raise RunError(
+                f"the checkpoint {where} cannot be gone on with: its sifter has made {self.sifter.step} steps, "
+                f"and {progress.update} updates are {steps}"
+            )
+        return progress
+
+    def _progress(self, found: Plain, pace: Pace) -> Progress:
+        seconds, losses = found.inside("seconds"), found.get("losses")
         return Progress(
-            update=int(state["update"]),
-            seconds={name: float(state["seconds"][name]) for name in CLOCKS},
-            last=dict(state["last"]),
-            losses=[] if losses is None else list(losses.to(self.sifter.device)),
+            update=found.whole("update", most=pace.updates),
+            seconds={name: seconds.number(name) for name in CLOCKS},
+            last=dict(found.inside("last").content),
+            losses=[]  # to be averaged with those to come
+            if losses is None
+            else list(found.tensor("losses", dims=1).to(self.sifter.device)),
         )
 
-    def _rank_states(self) -> list[dict[str, Any]]:
-        own = {"sifter": self.sifter.state_dict(), "streams": save_random_state()}
-        if self.ranks is None:
-            return [own]
-        # BatchNorm's are each rank's own until DDP's next forward
-        buffers = unwrap(self.task.model).named_buffers()
-        own["buffers"] = {name: buffer.cpu() for name, buffer in buffers}
-        return self.ranks.gather(own)
-
-    def _load_rank_states(self, parts: list[dict[str, Any]]) -> None:
-        rank, world = (0, 1) if self.ranks is None else (self.ranks.rank, self.ranks.world)
-        self.sifter.load_state_dict(state_of([part["sifter"] for part in parts], rank, world))
-        if len(parts) != world:
+    def _load_schedule(self, saved: Any, updates: int) -> None:
+        """A schedule takes whatever it is given: so its counts are looked at first."""
+        schedule = self.task.schedule
+        if schedule is None:
             return
-        load_random_state(parts[rank]["streams"])
-        own = parts[rank].get("buffers", {})
-        for name, buffer in unwrap(self.task.model).named_buffers():
-            if name in own:
-                buffer.copy_(own[name])
+        found, own = Plain(saved, "the schedule"), schedule.state_dict()
+        for name in own:
+            found.get(name)
+        for name in ("last_epoch", "_step_count"):
+            if isinstance(own.get(name), int):
+                found.whole(name, most=updates + 1)
+        schedule.load_state_dict(dict(found.content))
 
 
 def not_finite(model: nn.Module) -> str | None:

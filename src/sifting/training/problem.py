@@ -51,6 +51,9 @@ class Problem:
         samples: how many training samples there are, where `sifter` has the `ids=` by which arms
             with memory know them.
         at_end: further metrics that are taken once, with the last evaluation.
+        held_out: `held_out()`, batches of samples that are neither trained nor evaluated on: for what
+            is decided while the run goes on.
+        losses: `losses(model, batch)`, one loss a sample, for arms that weight them.
     """
 
     model: nn.Module
@@ -66,6 +69,8 @@ class Problem:
     sifter: Mapping[str, Any] = field(default_factory=dict)
     samples: int | None = None
     at_end: Callable[[nn.Module], dict[str, float]] | None = None
+    held_out: Callable[[], Iterable[Any]] | None = None
+    losses: Callable[[nn.Module, Any], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, nn.Module):

@@ -30,7 +30,9 @@ def clocks(own: Mapping[str, float], stats: Stats) -> dict[str, float]:
 
 def counts(stats: Stats) -> dict[str, int]:
     """What a sifter is charged for."""
-    return {name: stats[name] for name in ("candidates_seen", "selections", "audits")}
+    found = {name: stats[name] for name in ("candidates_seen", "audits", "held_out_seen")}
+    # a rehearsal scores no more samples than a selection does
+    return {**found, "selections": stats.selections + stats.rehearsals}
 
 
 def log_record(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from common import CLASSES, FEATURES, make_net, run
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from sifting import MemoryExit, Sifter
 from sifting.exits.memory import SHARE_EVERY
+from sifting.measure.audit import Auditor
+from tests.parallel.scripts.common import CLASSES, FEATURES, make_net, run
 
 SAMPLES, BATCH = 96, 4
 
@@ -42,7 +44,7 @@ def train(
     data, model = Counted(), DDP(make_net())
     sampler = DistributedSampler(data, seed=7)
     loader = DataLoader(data, BATCH, sampler=sampler)
-    sifter = Sifter(model, exit=MemoryExit(), audit_every=0, ids=2, **settings)
+    sifter = Sifter(model, exit=MemoryExit(), **{"audit_every": 0, "ids": 2, **settings})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seen: list[list[int]] = []
     first = 0
@@ -102,6 +104,36 @@ def check_a_choice_by_all_ranks_is_made_before_anything_is_read() -> None:
     assert bool((scores[0][kept] >= best).all())
 
 
+def check_audits_judge_the_choice_of_all_ranks() -> None:
+    # 8 of 16 candidates: of the 4 that a rank trains, some are the other's
+    for settings in ({}, {"explore": 0.5}):
+        with patch.object(Auditor, "judge", autospec=True, side_effect=Auditor.judge) as spy:
+            sifter, data, seen = train(epochs=2, scope="global", audit_every=3, **settings)
+        judged = [call.kwargs for call in spy.call_args_list]
+        assert sifter.stats().audits == len(seen) // 3 == len(judged) > 3
+        _, _, unaudited = train(epochs=2, scope="global", **settings)
+        assert seen == unaudited
+        begin, others = 0, 0
+        for step, trained in enumerate(seen):
+            if step % 3 != 2:
+                assert data.read[begin : begin + BATCH] == trained
+                begin += BATCH
+                continue
+            own, last = data.read[begin : begin + 2 * BATCH], judged[step // 3]
+            others += len(set(trained) - set(own))
+            begin += 2 * BATCH + len(set(trained) - set(own))
+            candidates = [i for ids in everyones(own) for i in ids]
+            assert last["step"] == step
+            assert len(last["exact_B"]) == len(last["scores_B"]) == len(candidates) == 4 * BATCH
+            kept = [candidates[i] for i in last["indices_K"].tolist()]
+            assert sorted(kept) == sorted(i for ids in everyones(trained) for i in ids)
+            exact = everyones(last["exact_B"])
+            assert torch.equal(exact[0], exact[1])
+            assert len(exact[0].unique()) == len(set(candidates))  # each candidate's own
+        assert begin == len(data.read)
+        assert sum(everyones(others)) > 0
+
+
 def check_it_goes_on_as_if_never_stopped() -> None:
     _, _, want = train(epochs=3)
     for stop in (17, 2 * SHARE_EVERY):  # between two exchanges, and just before one
@@ -119,6 +151,7 @@ if __name__ == "__main__":
         [
             check_what_one_rank_has_trained_the_others_know,
             check_a_choice_by_all_ranks_is_made_before_anything_is_read,
+            check_audits_judge_the_choice_of_all_ranks,
             check_it_goes_on_as_if_never_stopped,
         ]
     )

@@ -1,10 +1,11 @@
 """A run that saves itself, and goes on from its last checkpoint with as many ranks as there are.
 
-    resuming.py FOLDER … [--shard NUMBER] [--lively] [--die-at STEP]
+    resuming.py FOLDER … [--shard NUMBER] [--lively] [--die-at STEP] [--die-in-the-end]
 
 Writes the final parameters to FOLDER/final.pt, one run after the other. The first NUMBER of them
 are sharded, the others in DDP. `--lively` adds what need not agree between numbers of ranks:
-dropout, random picks. The last rank dies at STEP, unless torchrun has started it again.
+dropout, BatchNorm, random picks. The last rank dies at STEP, unless torchrun has started it again, or
+in the end.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from common import CLASSES, FEATURES, Block, Net, full, join_group, leave
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from sifting import Sifter, TunedExit
 from sifting.checkpoint import latest, load, save
+from tests.parallel.scripts.common import CLASSES, FEATURES, Block, Net, full, join_group, leave
 
 EPOCHS, BATCH, SAMPLES = 2, 8, 96  # samples trained in a step, on all ranks together
 STEPS_LAST = 24
@@ -74,9 +76,15 @@ class Dropped(Block):
         super().__init__(block.linear.in_features)
         self.linear = block.linear
         self.dropout = nn.Dropout(0.2)
+        # its averages are each rank's own, and scoring uses them
+        self.norm = nn.BatchNorm1d(block.linear.in_features).double()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.dropout(super().forward(x))
+        return self.norm(self.dropout(super().forward(x)))
+
+
+def own_buffers(folder: Path, sifter: Sifter) -> Path:
+    return folder / f"buffers-{sifter.step}-{rank()}.pt"
 
 
 def go(
@@ -101,6 +109,11 @@ def go(
     start, path = 0, latest(folder)
     if path is not None:
         start = load(path, model=model, optimizer=optimizer, sifter=sifter)["epoch"]
+        if (
+            lively
+        ):  # as this rank had them: scoring comes before DDP's next forward makes them alike
+            saved = torch.load(own_buffers(folder, sifter), weights_only=True)
+            assert all(torch.equal(saved[n], b) for n, b in model.named_buffers()), saved
         if rank() == 0:
             print(f"went on from {path.name}", flush=True)
     for epoch in range(start, EPOCHS):
@@ -112,6 +125,8 @@ def go(
             if sifter.step in SAVED:
                 where = {"model": model, "optimizer": optimizer, "sifter": sifter}
                 save(folder, **where, extra={"epoch": epoch}, keep=keep)
+                if lively:
+                    torch.save(dict(model.named_buffers()), own_buffers(folder, sifter))
             if sifter.step == stop_at:
                 return sifter
             restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
@@ -129,6 +144,7 @@ if __name__ == "__main__":
     parser.add_argument("--shard", type=int, default=0)
     parser.add_argument("--lively", action="store_true")
     parser.add_argument("--die-at", type=int, default=-1)
+    parser.add_argument("--die-in-the-end", action="store_true")
     args = parser.parse_args()
     join_group(seconds=60)
     for place, folder in enumerate(args.folder):
@@ -137,4 +153,9 @@ if __name__ == "__main__":
         if rank() == 0:
             print(f"{total.steps} steps, {total.candidates_seen} candidates", flush=True)
     sys.stdout.flush()
+    if args.die_in_the_end:
+        dist.barrier()
+        if rank() == world() - 1:
+            os._exit(13)
+        time.sleep(600)  # until it is ended
     leave()

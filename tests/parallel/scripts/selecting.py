@@ -9,11 +9,11 @@ import numpy
 import pytest
 import torch
 import torch.distributed as dist
-from common import candidates, differ, make_net, part, run, train
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sifting import Sifter, TunedExit
+from tests.parallel.scripts.common import candidates, differ, make_net, part, run, train
 
 STEPS = 6
 

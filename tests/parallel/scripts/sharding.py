@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from common import candidates, differ, full, make_net, part, run, train
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -19,6 +18,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 from sifting import AdditiveExit, MemoryExit, Sifter, TunedExit
+from tests.parallel.scripts.common import candidates, differ, full, make_net, part, run, train
 
 
 def shard(model: nn.Module, blocks: Any, *apart: nn.Module, **root: Any) -> nn.Module:
@@ -202,7 +202,7 @@ def check_exits_that_leave_midway_are_refused() -> None:
     cnn = nn.Sequential(stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2))
     shard(cnn, stages)
     with pytest.raises(ValueError, match="leaves the model's forward"):
-        Sifter(cnn)
+        Sifter(cnn, keep=0.5)
     with pytest.raises(ValueError, match=r"FullyShardedDataParallel.*fully_shard \(FSDP2\)"):
         Sifter(FullyShardedDataParallel(make_net(), device_id=torch.device("cpu")), exit=1)
 

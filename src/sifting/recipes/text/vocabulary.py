@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import string
 import unicodedata
 from collections import Counter
@@ -15,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from sifting import files
-from sifting.recipes.cache import alone, cache_folder
+from sifting import checksums
+from sifting.recipes.cache import alone, cache_folder, drop_damaged
 from sifting.recipes.text.corpus import Corpus, content_hash, held_out
 from sifting.recipes.text.readers import digest
 from sifting.training.recipe import DataError
@@ -76,6 +78,19 @@ class Vocabulary:
         added = self.tokenizer.get_added_tokens_decoder()
         special |= {number for number, token in added.items() if token.special}
         return np.array([i for i in range(len(self)) if i not in special], dtype=np.int64)
+
+    @cached_property
+    def bytes_V(self) -> npt.NDArray[np.int64]:
+        """Bytes of text that each token stands for; special ones stand for none."""
+        counts = np.zeros(len(self), dtype=np.int64)
+        alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+        words = {int(i): str(self.tokenizer.id_to_token(int(i))) for i in self.ordinary}
+        by_byte = all(set(word) <= alphabet for word in words.values())  # a letter for each byte
+        for number, word in words.items():
+            if not by_byte:  # a space is written as ▁, a lone byte as <0x0A>
+                word = " " if re.fullmatch("<0x[0-9A-F]{2}>", word) else word.replace("▁", " ")
+            counts[number] = len(word) if by_byte else len(word.encode())
+        return counts
 
     @cached_property
     def fingerprint(self) -> str:
@@ -144,15 +159,21 @@ def train_vocabulary(
     least = 300 if kind == "bpe" else 100
     if size < least:
         raise DataError(f"a {kind} vocabulary of {size} is too small: give at least {least}")
-    key = digest(corpus.fingerprint, kind, str(size), str(dev_share), "2")
+    key = digest(corpus.fingerprint, kind, str(size), str(dev_share), "3")
     path = cache_folder(cache) / "vocabularies" / f"{key}.json"
     name = f"{kind} of {size} from {corpus.name}"
     with alone(path):
+        if path.exists():
+            try:
+                checksums.read_json(path)
+            except (checksums.Damaged, OSError) as error:
+                drop_damaged(path, error)
         if not path.exists():
             make = _trained_wordpiece if kind == "wordpiece" else _trained_bpe
             tokenizer = make(lambda: _training_texts(corpus, dev_share), size)
-            files.write_text(path, tokenizer.to_str(pretty=True))
-    return Vocabulary(Tokenizer.from_file(str(path)), kind, name)
+            checksums.write_json(path, json.loads(tokenizer.to_str()))
+        made = json.dumps(checksums.read_json(path))
+    return Vocabulary(Tokenizer.from_str(made), kind, name)
 
 
 def _training_texts(corpus: Corpus, dev_share: float) -> Iterator[str]:

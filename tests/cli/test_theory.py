@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from sifting.theory import _commands
-from sifting.theory.cli import main
+from sifting.cli import theory_commands
+from sifting.cli.theory import main
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -82,7 +82,7 @@ def test_rho_shows_where_the_bound_is_not_defined(folder, undrawn, capsys):
 def test_noise_for_more_candidates_and_for_the_top_k(folder, undrawn, capsys):
     assert main(["noise", "--sigma", "0.1", "0.5", "--draws", "2000", "-R", "8"]) == 0
     out = capsys.readouterr().out
-    for text in ("top 1 of 8", "Gaussian, worst", "f lognormal", "σ_max", "wrote theory-noise.png"):
+    for text in ("top 1 of 8", "Gauss, worst", "f ~ LogN", "σ_max", "wrote theory-noise.png"):
         assert text in out
     assert main(["noise", "--sigma", "0.5", "--draws", "2000", "-R", "8", "-k", "4"]) == 0
     out = capsys.readouterr().out
@@ -100,6 +100,24 @@ def test_kept_names_every_problem_and_who_is_ahead(folder, undrawn, capsys):
     out = capsys.readouterr().out
     assert "logistic" not in out
     assert "few.svg" in out
+
+
+def test_tables_are_whole_in_a_narrow_terminal(capsys):
+    from rich.console import Console
+
+    from sifting.cli.theory_tables import table
+
+    rows = [["squares", "0.9345 ±0.08", "1.5", "a long remark"], ["", "–", "2,000", "another"]]
+    for width, lines in ((80, 7), (46, 9), (42, 9), (20, 9)):
+        console = Console(width=width, force_terminal=False)
+        table(console, "t", ["problem", "loss of the mean", "K", "meaning"], rows, wrap=(3,))
+        out = capsys.readouterr().out
+        assert console.width == width
+        assert "…" not in out
+        for cell in ("squares", "0.9345 ±0.08", "2,000"):
+            assert cell in out, (width, cell)
+        assert max(map(len, out.splitlines())) <= max(width, 42)  # what the cells need
+        assert len(out.splitlines()) == lines, (width, out)
 
 
 def test_weakly_convex_with_noise(folder, undrawn, capsys):
@@ -184,7 +202,7 @@ def test_stopping_by_hand_is_not_a_traceback(folder, capsys, monkeypatch):
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_commands, "simulate", stop)
+    monkeypatch.setattr(theory_commands, "simulate", stop)
     assert main(["gsgd"]) == 130
     assert "nothing was written" in capsys.readouterr().err
 
@@ -193,7 +211,7 @@ def test_a_missing_extra_is_named(folder, capsys, monkeypatch):
     def missing(*_, **__):
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
 
-    monkeypatch.setattr(_commands, "plot_rho", missing)
+    monkeypatch.setattr(theory_commands, "plot_rho", missing)
     assert main(["rho", *SMALL["rho"]]) == 2
     assert "pip install 'sifting[theory]'" in capsys.readouterr().err
 

@@ -6,6 +6,8 @@ import argparse
 
 import numpy as np
 
+from sifting.cli.theory_past import noise_many
+from sifting.cli.theory_tables import chunks, open_console, progress_bar, table, until, with_error
 from sifting.theory import (
     DeepLinearNetwork,
     LeastSquares,
@@ -21,8 +23,6 @@ from sifting.theory import (
     simulate,
 )
 from sifting.theory._checks import floats, whole
-from sifting.theory._commands_past import noise_many
-from sifting.theory._terminal import chunks, open_console, progress_bar, table, until, with_error
 from sifting.theory.noise import SIGMA_LIMIT
 from sifting.theory.plots import (
     check_path,
@@ -228,7 +228,7 @@ def estimates(args: argparse.Namespace) -> None:
         [name, f"{i.value:.4f}", f"{i.low:.4f} … {i.high:.4f}", line] for name, i, line in named
     ]
     title = f"{e.pairs:,} pairs in {e.batches:,} batches, {e.confidence:.0%} intervals"
-    table(console, title, ["", "estimate", "interval", "meaning"], rows, left=(0, 3))
+    table(console, title, ["", "estimate", "interval", "meaning"], rows, left=(0, 3), wrap=(3,))
     console.print(f"[bold]{p.verdict}[/bold]")
     console.print(
         f"Break-even cost of scoring: {p.kept_break_even} updates a step for the {kept}, "

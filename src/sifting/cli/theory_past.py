@@ -6,6 +6,7 @@ import argparse
 
 import numpy as np
 
+from sifting.cli.theory_tables import open_console, progress_bar, table, with_error
 from sifting.theory import (
     LeastSquares,
     LogisticRegression,
@@ -24,8 +25,7 @@ from sifting.theory import (
     sigma_max,
     weakly_convex_bound,
 )
-from sifting.theory._checks import Floats, floats, whole
-from sifting.theory._terminal import open_console, progress_bar, table, with_error
+from sifting.theory._checks import Floats, candidates, floats, whole
 from sifting.theory.adaptive import Comparison
 from sifting.theory.plots import check_path
 from sifting.theory.plots_past import plot_kept, plot_noise_many, plot_weak
@@ -59,17 +59,19 @@ def kept(args: argparse.Namespace) -> None:
                 seed=args.seed,
                 progress=progress,
             )
-    columns = ["problem", "rule", "η", "gradients", "kept, first", "last", "loss", "bound", "F*"]
+    columns = ["problem, rule", "η", "gradients", "kept, first", "last", "loss", "bound"]
     rows = []
     for name, result in results.items():
+        rows.append([name, "", "", "", "", f"F* = {result.constants.F_star:.4g}", ""])
         for arm in result.arms.values():
-            row = [name if arm.name == "SGD" else "", arm.name, f"{arm.eta:.3g}"]
-            row += [f"{arm.gradients_C[-1]:,.0f}", f"{arm.keep_C[0]:.0%}", f"{arm.keep_C[-1]:.0%}"]
+            row = [f"  {arm.name}", f"{arm.eta:.3g}"]
+            kept_C = arm.keep_C[np.isfinite(arm.keep_C)]  # while there was a loss to learn from
+            row += [f"{arm.gradients_C[-1]:,.0f}"]
+            row += [f"{kept_C[i]:.0%}" if kept_C.size else "–" for i in (0, -1)]
             row += [with_error(arm.mean_C[-1], arm.error_C[-1])]
-            row += [f"{arm.bound_C[-1]:.4g}" if np.isfinite(arm.bound_C[-1]) else "–"]
-            rows.append([*row, f"{result.constants.F_star:.4g}"])
+            rows.append([*row, f"{arm.bound_C[-1]:.4g}" if np.isfinite(arm.bound_C[-1]) else "–"])
     table(console, f"Loss of the mean iterate after {args.steps:,} steps of {args.candidates} "
-          f"candidates, {args.runs} runs", columns, rows, left=(0, 1))  # fmt: skip
+          f"candidates, {args.runs} runs", columns, rows, left=(0,))  # fmt: skip
     for name, result in results.items():
         lines = []
         for by in ("gradients", "steps"):
@@ -97,7 +99,7 @@ def weakly_convex(args: argparse.Namespace) -> None:
     """GSGD without convexity: a linear rate on a leaky neuron, stationarity in phase retrieval."""
     console = open_console()
     path = check_path(args.output)
-    R = int(whole("R", args.candidates, 2, "selection needs two candidates or more"))
+    R = int(candidates("R", args.candidates))
     leaky = Neuron(dim=args.dim, link="leaky", slope=args.slope, seed=args.seed)
     phase = Neuron(dim=args.dim, link="phase", seed=args.seed)
     K = int(whole("K", args.steps, 1, "run one step or more"))
@@ -158,11 +160,11 @@ def noise_many(args: argparse.Namespace) -> None:
     draws = int(whole("draws", args.draws, 2, "sample twice or more"))
     sigmas = np.unique(floats("sigma", args.sigma, lambda x: x >= 0, "sigma >= 0", "a spread"))
     R, k = args.candidates, args.kept
-    laws = {"gaussian": "f = z²", "exponential": "f exponential", "lognormal": "f lognormal"}
+    laws = {"gaussian": "f = z²", "exponential": "f ~ Exp", "lognormal": "f ~ LogN"}
     curves: dict[str, Floats] = {"any noise ≥": np.asarray(p_noise_many(sigmas, R, k=k))}
-    curves["Gaussian ≥"] = np.asarray(p_noise_many(sigmas, R, k=k, method="gaussian_lower"))
+    curves["Gauss ≥"] = np.asarray(p_noise_many(sigmas, R, k=k, method="gaussian_lower"))
     if k == 1:
-        curves["Gaussian, worst"] = np.asarray(p_noise_many(sigmas, R, method="gaussian"))
+        curves["Gauss, worst"] = np.asarray(p_noise_many(sigmas, R, method="gaussian"))
     for law, label in laws.items():
         exact = rho_noisy(R, np.append(sigmas, 0.0), k=k, law=law)  # type: ignore[arg-type]
         curves[label] = exact[:-1] / exact[-1]
@@ -203,7 +205,7 @@ def _problem(name: str, dim: int) -> Problem:
 
 def _steps(problem: Problem, B: int, b: int, epsilon: float, fraction: float) -> dict[str, float]:
     """The share of the longest step that each arm's bound allows; of 1/L without convexity."""
-    B = int(whole("B", B, 2, "selection needs two candidates or more"))
+    B = int(candidates("B", B))
     b = int(whole("b", b, 1, "train on one or more"))
     c = problem.constants(B)
     if not c.convex:

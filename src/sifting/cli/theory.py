@@ -8,8 +8,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sifting.theory import _commands as commands
-from sifting.theory import _commands_past as past
+from sifting.cli import theory_commands as commands
+from sifting.cli import theory_past as past
 
 
 def main(argv: Sequence[str] | None = None) -> int:

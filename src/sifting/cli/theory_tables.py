@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -19,17 +20,40 @@ def table(
     rows: Sequence[Sequence[str]],
     *,
     left: tuple[int, ...] = (),
+    wrap: tuple[int, ...] = (),
 ) -> None:
-    """Print a table, its columns to the right but for those in `left`."""
+    """Print a table, its columns to the right but for those in `left`.
+
+    Where it is too wide, headings are broken into lines, and so are the cells of the columns in
+    `wrap`; no other cell is ever cut.
+    """
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    cells = [max((len(row[i]) for row in rows), default=0) for i in range(len(columns))]
+    edges = 3 * len(columns) - 1
+    if sum(map(max, cells, map(len, columns))) + edges > console.width:
+        columns = [_broken(name, cell) for name, cell in zip(columns, cells, strict=True)]
     for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i in left else "right", no_wrap=i not in left)
+        table.add_column(name, justify="left" if i in left else "right", no_wrap=i not in wrap)
     for row in rows:
         table.add_row(*row)
+    for i in wrap:
+        cells[i] = max(len(word) for row in rows for word in row[i].split())
+    needed = edges + sum(
+        max(cell, *map(len, name.split("\n"))) for cell, name in zip(cells, columns, strict=True)
+    )
+    width = console.width
+    console.width = max(width, needed)  # too narrow still: the terminal breaks the lines
     console.print(table)
+    console.width = width
+
+
+def _broken(heading: str, width: int) -> str:
+    """The heading in lines of `width` or of its longest word."""
+    longest = max(map(len, heading.split()), default=1)
+    return "\n".join(textwrap.wrap(heading, max(width, longest, 1))) or heading
 
 
 def open_console() -> Console:

@@ -1,0 +1,1 @@
+"""The autopilot: selection where it saves time, the plain loop where it does not."""

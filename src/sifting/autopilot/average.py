@@ -1,0 +1,77 @@
+"""A running average of a model's weights, at which noise of the learning rate is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sifting.parallel.detect import reshard
+
+
+class AveragedWeights:
+    """Follows a model's weights, and puts their average in their place for a look.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> average = AveragedWeights(model, horizon=2)
+    >>> before = model.weight.clone()
+    >>> _ = model.weight.data.add_(1)
+    >>> average.update()
+    >>> with average.in_place():
+    ...     bool(torch.allclose(model.weight, before + 0.5))
+    True
+    >>> bool((model.weight == before + 1).all())
+    True
+
+    It takes as much memory as the weights.
+
+    Args:
+        model: to follow; what is updated in place is its parameters and floating buffers.
+        horizon: updates that it averages over.
+    """
+
+    def __init__(self, model: nn.Module, horizon: float) -> None:
+        self.model, self.horizon = model, horizon
+        self._values = {name: tensor.detach().clone() for name, tensor in self._tensors()}
+
+    def _tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers()):
+            if tensor.is_floating_point():
+                yield name, tensor
+
+    @torch.no_grad()
+    def update(self, steps: int = 1) -> None:
+        """Take in the weights as they are, `steps` steps after the last time."""
+        weight = min(1.0, steps / self.horizon)
+        for name, tensor in self._tensors():
+            self._values[name].lerp_(tensor, weight)
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """While open, the model has the averaged weights; afterwards its own, to the last bit."""
+        with torch.no_grad():
+            own = {name: tensor.detach().clone() for name, tensor in self._tensors()}
+            try:
+                for name, tensor in self._tensors():
+                    tensor.copy_(self._values[name])
+                yield
+            finally:
+                reshard(self.model)  # a forward leaves the outermost parameters gathered
+                for name, tensor in self._tensors():
+                    tensor.copy_(own[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: value.clone() for name, value in self._values.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave; of another model it is refused."""
+        for name, value in self._values.items():
+            if name not in state or state[name].shape != value.shape:
+                raise ValueError(
+                    f"the state's averaged weights do not fit {name!r} of this model: it was saved with another"
+                )
+        for name, value in self._values.items():
+            value.copy_(state[name])

@@ -1,0 +1,112 @@
+"""What decides: from what is known of the options to one of them. Pure; nothing here measures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from sifting.autopilot.options import PLAIN, Judged, Option
+
+ENTER = 1.10  # speed-up, at its lower end, from which an option is taken up
+LEAVE = 1.03  # expected speed-up below which it is dropped
+EPSILON = 0.1  # share of the loss that the dropped may carry, where nothing better is known
+AGREES = 0.9  # agreement below which an option is not taken
+
+
+def decide(judged: Sequence[Judged], current: Option, *, held_out: bool) -> tuple[Option, str]:
+    """The option to take, and why.
+
+    >>> good = Judged(Option("input", 2), share=0.8, error=0.02, speedup=1.3, lower=1.28)
+    >>> decide([good], PLAIN, held_out=True)[0]
+    Option(scorer='input', ratio=2)
+    >>> poor = Judged(Option("input", 2), share=0.5, error=0.02, speedup=1.0, lower=0.98)
+    >>> str(decide([poor], good.option, held_out=True)[0])
+    'everything'
+
+    Where held-out samples are looked at, the share of their progress decides at the first rung of
+    the ladder; everywhere else kept loss does, and agreement may veto. What is in use is kept
+    until it falls below a lower mark than the one it had to reach.
+
+    Args:
+        judged: the options.
+        current: the one in use.
+        held_out: whether held-out samples are looked at.
+    """
+    allowed = [found for found in judged if _allowed(found, current, held_out)]
+    looked_at = {found.option.scorer for found in allowed if found.share is not None}
+    if looked_at:  # what held-out samples speak for goes before what only losses do
+        allowed = [found for found in allowed if found.option.scorer in looked_at]
+    if not allowed:
+        return PLAIN, _why_not(judged, current, held_out)
+    best = max(allowed, key=lambda found: (_gain(found), found.option == current))
+    using = next((found for found in allowed if found.option == current), None)
+    if using is not None and _gain(best) < _gain(using) * ENTER / LEAVE:
+        best = using  # not worth a change
+    return best.option, _why(best)
+
+
+def expected(judged: Judged) -> float:
+    """The speed-up that is expected of an option."""
+    return _gain(judged)
+
+
+def _gain(found: Judged) -> float:
+    if found.speedup is not None and found.option.ratio == 2:
+        return found.speedup
+    if found.kept_loss is None:
+        return 1.0
+    # a batch R times as large, at its price; what it buys is at most as much
+    return 1 + (found.kept_loss * found.option.ratio - 1) / 2 - found.cost
+
+
+def _allowed(found: Judged, current: Option, held_out: bool) -> bool:
+    if found.vetoed or found.forgets:
+        return False
+    disagrees = found.agreement is not None and found.agreement < AGREES
+    if held_out and found.option.ratio == 2 and found.share is not None:
+        assert found.speedup is not None
+        assert found.lower is not None
+        if found.option == current:
+            return found.speedup >= LEAVE
+        return found.lower >= ENTER
+    if found.kept_loss is None or disagrees or found.learnable is False:
+        return False
+    if held_out and found.learnable is None and found.option.ratio == 2:
+        return False  # held-out samples have yet to tell
+    margin = EPSILON / 2 if found.option == current else 0.0
+    return found.kept_loss >= 1 - EPSILON - margin and _gain(found) > LEAVE
+
+
+def _why(found: Judged) -> str:
+    if found.option.ratio == 2 and found.share is not None:
+        return (
+            f"{found.share:.0%} (± {found.error or 0:.0%}) of the progress on held-out samples is made on "
+            "the half that it keeps"
+        )
+    return f"the kept carry {found.kept_loss or 0:.0%} of the loss"
+
+
+def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
+    if not judged:
+        return "no scorer fits the model and its batches"
+    vetoed = [str(found.option) for found in judged if found.vetoed]
+    if vetoed:
+        return f"a trial found harm in {', '.join(vetoed)}"
+    lost = [str(found.option) for found in judged if found.forgets and found.option == current]
+    if lost:
+        return f"with {', '.join(lost)}, what is dropped gets worse"
+    shares = [f for f in judged if f.share is not None and not math.isnan(f.share)]
+    if held_out and shares:
+        best = max(shares, key=lambda found: found.share or 0)
+        return (
+            f"only {best.share:.0%} (± {best.error or 0:.0%}) of the progress on held-out samples is made on "
+            f"the half that {best.option.scorer} would keep"
+        )
+    known = [found for found in judged if found.kept_loss is not None]
+    if known:
+        most = max(known, key=lambda found: found.kept_loss or 0)
+        reason = f"the kept would carry {most.kept_loss:.0%} of the loss ({most.option})"
+        if (most.kept_loss or 0) >= 1 - EPSILON:
+            return f"{reason}, but their gradient does not agree with the mean"
+        return reason
+    return "nothing is known yet"

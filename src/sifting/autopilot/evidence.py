@@ -1,0 +1,115 @@
+"""What training itself tells of the scorers: kept loss and agreement, pooled over steps.
+
+Shapes: B samples of a step, C outputs, H features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sifting.autopilot.options import LADDER, Option
+from sifting.measure.kept_loss import Agreement, agreement, kept_loss
+
+FADE = 0.95  # weight of what is known beside the next step's
+FEWEST = 8  # steps before anything is concluded from them
+
+
+class Evidence:
+    """Kept loss and agreement of every scorer at every ratio, as running means."""
+
+    def __init__(self) -> None:
+        self.kept: dict[Option, tuple[float, float]] = {}  # sum and weight
+        self.agreements: dict[Option, Agreement] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(
+        self,
+        scores: Mapping[str, Tensor],
+        losses_B: Tensor,
+        errors_BC: Tensor | None = None,
+        features_BH: Tensor | None = None,
+    ) -> None:
+        """Take in a step whose exact losses are known.
+
+        Args:
+            scores: of its samples, by scorer.
+            losses_B: exact ones.
+            errors_BC, features_BH: see `agreement`; None where they are not known.
+        """
+        for scorer, scores_B in scores.items():
+            sound_B = losses_B.isfinite() & scores_B.to(losses_B.device).isfinite()
+            if int(sound_B.sum()) < 2 * LADDER[0]:
+                continue
+            self.counts[scorer] = self.counts.get(scorer, 0) + 1
+            scores_B = scores_B.to(losses_B.device)[sound_B]
+            for ratio in LADDER:
+                option = Option(scorer, ratio)
+                total, weight = self.kept.get(option, (0.0, 0.0))
+                found = kept_loss(scores_B, losses_B[sound_B], ratio)
+                self.kept[option] = FADE * total + found, FADE * weight + 1
+                if errors_BC is None:
+                    continue
+                count = max(1, math.ceil(len(scores_B) / ratio))
+                kept_K = scores_B.argsort(descending=True, stable=True)[:count]
+                features = None if features_BH is None else features_BH[sound_B]
+                new = agreement(errors_BC[sound_B], features, kept_K)
+                known = self.agreements.get(option, Agreement())
+                self.agreements[option] = known.faded(FADE) + new
+
+    def kept_loss(self, option: Option) -> float | None:
+        """μ of an option; None while too little is known."""
+        total, weight = self.kept.get(option, (0.0, 0.0))
+        return total / weight if self.counts.get(option.scorer, 0) >= FEWEST else None
+
+    def agreement(self, option: Option) -> float | None:
+        """Agreement of an option; None where too little is known, or nothing can be told."""
+        known = self.agreements.get(option)
+        if known is None or self.counts.get(option.scorer, 0) < FEWEST:
+            return None
+        return None if math.isnan(known.value) else known.value
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "counts": dict(self.counts),
+            "kept": [[o.scorer, o.ratio, *value] for o, value in self.kept.items()],
+            "agreements": [
+                [o.scorer, o.ratio, *vars(value).values()] for o, value in self.agreements.items()
+            ],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.counts = {str(name): int(count) for name, count in state["counts"].items()}
+        self.kept = {Option(s, int(r)): (float(a), float(b)) for s, r, a, b in state["kept"]}
+        self.agreements = {
+            Option(s, int(r)): Agreement(*map(float, rest)) for s, r, *rest in state["agreements"]
+        }
+
+    @classmethod
+    def joined(cls, parts: Iterable[Evidence]) -> Evidence:
+        """The evidence of all ranks together."""
+        whole = cls()
+        for part in parts:
+            for option, (total, weight) in part.kept.items():
+                known = whole.kept.get(option, (0.0, 0.0))
+                whole.kept[option] = known[0] + total, known[1] + weight
+            for option, value in part.agreements.items():
+                whole.agreements[option] = whole.agreements.get(option, Agreement()) + value
+            for scorer, count in part.counts.items():
+                whole.counts[scorer] = max(whole.counts.get(scorer, 0), count)
+        return whole
+
+
+def errors_of(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
+    """Derivative of cross-entropy by the logits: p − y.
+
+    >>> errors_of(torch.zeros(1, 2), torch.tensor([0])).tolist()
+    [[-0.5, 0.5]]
+    """
+    errors_BC = logits_BC.detach().float().softmax(dim=1)
+    errors_BC[torch.arange(len(labels_B)), labels_B] -= 1
+    return errors_BC

@@ -1,0 +1,50 @@
+"""When to look at held-out samples, and at how many: so that all looks stay within a share of the
+run. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOOKING = 0.02  # share of the run's updates that looks may take
+FRACTIONS = (0.04, 0.07, 0.10, 0.15, 0.22, 0.30, 0.45, 0.60, 0.75)  # of the planned steps
+FEWEST = 100  # held-out samples, below which a look says nothing
+FORWARD = 1 / 3  # of an update's work
+UNPLANNED = 100  # steps between looks at first, where the end is not known
+
+
+@dataclass(frozen=True)
+class LookPlan:
+    """Which steps have a look, and how many samples are looked at.
+
+    >>> plan_looks(1000, batch=32, held_out=5000)
+    LookPlan(steps=(40, 70, 100, 150, 220, 300, 450, 600, 750), samples=213)
+
+    Attributes:
+        steps: after which a look is made; empty where looks cannot be afforded.
+        samples: looked at each time.
+    """
+
+    steps: tuple[int, ...]
+    samples: int
+
+    def due(self, step: int) -> bool:
+        """Whether a look is made after a step."""
+        return step in self.steps
+
+
+def plan_looks(steps: int | None, *, batch: int, held_out: int) -> LookPlan:
+    """Looks that cost at most a fixed share of the run.
+
+    Args:
+        steps: planned; None where the end is not known, and looks come ever more seldom.
+        batch: samples of a step.
+        held_out: samples there are.
+    """
+    if steps is None:
+        times = tuple(UNPLANNED * 2**k for k in range(24))
+        affordable = int(LOOKING * UNPLANNED * batch / FORWARD)
+    else:
+        times = tuple(sorted({max(1, round(f * steps)) for f in FRACTIONS}))
+        affordable = int(LOOKING * steps * batch / FORWARD / len(times))
+    samples = min(held_out, affordable)
+    return LookPlan(times if samples >= FEWEST else (), samples)

@@ -1,0 +1,297 @@
+"""The autopilot: gathers evidence while training goes on, looks at held-out samples, decides.
+
+plain step ─▶ scores of every scorer ─▶ the user's forward: exact losses ─▶ evidence
+look ─▶ held-out losses at averaged weights ─▶ where progress was made ─▶ decision
+
+Shapes: B samples of a step, M held-out samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from sifting.autopilot.deciding import decide, expected
+from sifting.autopilot.evidence import Evidence, errors_of
+from sifting.autopilot.features import LastLayer
+from sifting.autopilot.held_out import HeldOut
+from sifting.autopilot.looks import FORWARD
+from sifting.autopilot.options import LADDER, PLAIN, Decision, Judged, Option
+from sifting.autopilot.pacing import Pacing
+from sifting.autopilot.trial import Trial
+from sifting.exits.auto import MEMORY, AutoExit
+from sifting.exits.scoring import Scorer
+from sifting.measure.learning import Progress, speedup
+from sifting.measure.meter import Meter
+from sifting.measure.stopwatch import now
+from sifting.model.call import logits_of
+from sifting.parallel.ranks import Ranks
+
+LEARNABLE = 0.6  # share of progress that must be made where losses are high, for a memory
+DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
+
+
+class Pilot:
+    """Decides what is kept, step by step; a sifter with keep="auto" has one.
+
+    Args:
+        scorer: scores and examines batches.
+        exit: the scorers that compete.
+        meter: what is timed and counted.
+        explore: share of the kept that is drawn at random.
+        trial: what it may use of the training loop.
+    """
+
+    def __init__(
+        self,
+        scorer: Scorer,
+        exit: AutoExit,
+        *,
+        meter: Meter,
+        explore: float,
+        trial: Trial | None,
+    ) -> None:
+        self.scorer, self.exit, self.meter, self.explore = scorer, exit, meter, explore
+        self.evidence = Evidence()
+        self.decision = Decision(0, PLAIN, "nothing is known yet")
+        self.decisions: list[Decision] = []
+        self.records: list[dict[str, Any]] = []  # for the log, until it takes them
+        self.ranks: Ranks | None = None
+        self.rehearsing = False
+        self.held_out = HeldOut(scorer, exit, meter=meter, trial=trial or Trial())
+        self.pacing = Pacing((trial or Trial()).updates)
+        self._last_layer = LastLayer(scorer.model)
+        self._met = self._done = 0  # steps that were handed out, that are over
+        self._gained = 0.0  # plain steps that the steps so far are expected to stand for
+
+    about = "auto"  # in place of a number
+
+    def __call__(self, step: int) -> float:
+        """Share of the candidates that is kept, as `keep=` takes it."""
+        return 1 / self.decision.option.ratio
+
+    def __repr__(self) -> str:
+        return "'auto'"
+
+    @property
+    def option(self) -> Option:
+        """What is done now."""
+        return self.decision.option
+
+    @property
+    def saving(self) -> float:
+        """Share of the time that the run so far is expected to have saved."""
+        return 1 - self._done / self._gained if self._gained > self._done > 0 else 0.0
+
+    # -- evidence from training itself
+
+    def meet(
+        self, batch: Any, ids: Sequence[Any] | None, *, selected: bool
+    ) -> Mapping[str, Tensor] | None:
+        """Score a batch that is about to be trained as it is, for comparing scorers, now and then.
+
+        Returns every scorer's scores, to be handed back with the batch's losses; None mostly.
+        """
+        step, self._met = self._met, self._met + 1
+        if self.rehearsing or selected or not self.pacing.due(step):
+            return None
+        begin = now()
+        with self.meter.time("auditing", self.scorer.device):
+            self.meter.counts["rehearsals"] += 1
+            found = self.scorer.rehearse(batch, ids)
+        training = self.meter.seconds["between"] / max(1, self._done)
+        last = self.pacing.timed(now() - begin, step_seconds=training)
+        if last and self.ranks is not None:  # who rehearses when must be the same on all of them
+            self.pacing.cost = max(self.ranks.gather(self.pacing.cost or 0.0))
+        return found or None
+
+    def listen(self) -> None:
+        """A batch that was met is about to be trained: what its last layer is given is wanted."""
+        self._last_layer.listen(self.scorer.plan)
+
+    def hear(self, scores: Mapping[str, Tensor], losses_B: Tensor, output: Any, batch: Any) -> None:
+        """Take in the exact losses of a batch that was met, from the user's own forward.
+
+        Args:
+            scores: that `meet` gave.
+            losses_B: of its samples.
+            output: of the forward; None where the losses were reported.
+            batch: as it was trained.
+        """
+        features_BH = self._last_layer.take()
+        if any(len(found) != len(losses_B) for found in scores.values()):
+            return
+        errors_BC = None
+        plan = self.scorer.plan
+        if (
+            output is not None
+            and plan is not None
+            and plan.kind == "parts"
+            and len(plan.parts) == 1
+        ):
+            part = plan.parts[0]
+            labels = plan.labels_for(part, self.scorer.moved(batch))
+            logits = logits_of(output).get(part.logits)
+            single = logits is not None and logits.ndim == 2 and part.kind == "classes"
+            if single and labels is not None and bool((labels >= 0).all()):
+                assert logits is not None
+                errors_BC = errors_of(logits, labels)
+        if features_BH is not None and len(features_BH) != len(losses_B):
+            features_BH = None
+        self.evidence.add(scores, losses_B.detach(), errors_BC, features_BH)
+
+    def audited(self, scores_B: Tensor, exact_B: Tensor) -> None:
+        """Take in an audit of candidates by the scorer in use, with all of their exact losses."""
+        self.evidence.add({self.exit.active: scores_B}, exact_B)
+
+    # -- looking and deciding
+
+    def after_step(self, size: int) -> None:
+        """A training step is over: follow the weights, look where it is time, and decide.
+
+        Args:
+            size: samples that it trained.
+        """
+        self._last_layer.take()
+        self._done += 1
+        step = self._done
+        self._gained += self.decision.speedup
+        if self.pacing.hopeless:
+            self._give_up(step)
+            return
+        if self.rehearsing or not (self.scorer.plan is not None or self.exit.looks):
+            return  # nothing is known of the model yet
+        self.held_out.follow(step, size)
+        if self.held_out.due(step):
+            with self.meter.time("auditing", self.scorer.device):
+                self.held_out.look(step)
+            self._decide(step)
+        elif not self.held_out.looks and step % DECIDE_EVERY == 0:
+            self._decide(step)
+
+    def _give_up(self, step: int) -> None:
+        """Say, once, that choosing takes too long here to pay."""
+        why = f"scoring a batch takes {self.pacing.cost:.2g} of the time of training it"
+        if self.decision.why != why:
+            self.decision = Decision(step, PLAIN, why)
+            self._record(self.decision, changed=False)
+
+    def judge(self) -> list[Judged]:
+        """What is known of every option by now."""
+        evidence = self.evidence
+        if self.ranks is not None:
+            evidence = Evidence.joined(self.ranks.gather(evidence))
+        found = []
+        for scorer in self.exit.scorers:
+            recent = self.held_out.recent(scorer)
+            for ratio in LADDER:
+                option = Option(scorer, ratio)
+                cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
+                if scorer == self.exit.looks:  # by the clocks, where they say more
+                    cost = max(cost, ratio * (self.pacing.cost or 0.0))
+                one = Judged(
+                    option,
+                    cost,
+                    kept_loss=evidence.kept_loss(option),
+                    agreement=evidence.agreement(option),
+                )
+                if recent is not None and scorer == MEMORY:
+                    one = replace(one, learnable=recent.share - 2 * recent.error > LEARNABLE)
+                elif recent is not None and ratio == LADDER[0]:
+                    one = self._with_share(one, recent, cost)
+                found.append(one)
+        return found
+
+    def _with_share(self, one: Judged, recent: Progress, cost: float) -> Judged:
+        share, error = recent.share, recent.error
+        if math.isnan(share) or math.isinf(error):  # no progress at all: nothing to be had
+            return replace(one, share=0.0, error=0.0, speedup=0.0, lower=0.0)
+        at = [
+            speedup(value, ratio=one.option.ratio, explore=self.explore) / (1 + cost)
+            for value in (min(share, 1.0), min(share, 1.0) - error)
+        ]
+        using = self.option == one.option
+        return replace(
+            one,
+            share=share,
+            error=error,
+            speedup=at[0],
+            lower=at[1],
+            forgets=using and self.held_out.progress[one.option.scorer][-1].forgets,
+        )
+
+    def _decide(self, step: int) -> None:
+        judged = self.judge()
+        option, why = decide(judged, self.option, held_out=self.held_out.looks)
+        if self.ranks is not None:  # the first rank's word: sums may differ in their last bits
+            plain = self.ranks.gather((option, why))[0]
+            option, why = plain
+        gain = next((expected(one) for one in judged if one.option == option), 1.0)
+        made = Decision(step, option, why, max(1.0, gain), tuple(judged))
+        changed = option != self.option
+        self.decision = made if changed else replace(made, step=self.decision.step)
+        if changed:
+            self.decisions.append(made)
+            self.exit.active = option.scorer or self.exit.looks or MEMORY
+        self._record(made, changed=changed)
+
+    def _record(self, made: Decision, *, changed: bool) -> None:
+        plain = made.to_plain()
+        about = {"kind": "decision", "batch": plain.pop("step"), "changed": changed}
+        self.records.append({**about, **plain, "judged": [one.to_plain() for one in made.judged]})
+
+    def rehearse(self) -> None:
+        """Choose one in two by what looks at samples from now on, whatever it is worth: to be timed."""
+        self.rehearsing = True
+        self.decision = Decision(0, Option(self.exit.looks or "any", LADDER[0]), "to be timed")
+
+    def take_records(self) -> list[dict[str, Any]]:
+        """What has happened since this was last asked, for a log."""
+        found, self.records = self.records, []
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """What `Stats` says of it."""
+        scorer = self.option.scorer or self.exit.looks or MEMORY
+        option = Option(scorer, LADDER[0])
+        recent = self.held_out.recent(scorer) if scorer != MEMORY else None
+        return {
+            "option": f"keeps {self.option}",
+            "since": self.decision.step,
+            "why": self.decision.why,
+            "learning_share": None
+            if recent is None or recent.share != recent.share
+            else recent.share,
+            "kept_loss": self.evidence.kept_loss(option),
+            "agreement": self.evidence.agreement(option),
+            "saving": self.saving,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "decision": self.decision.to_plain(),
+            "decisions": [made.to_plain() for made in self.decisions],
+            "records": list(self.records),
+            "evidence": self.evidence.state_dict(),
+            "pacing": self.pacing.to_plain(),
+            "steps": [self._met, self._done],
+            "gained": self._gained,
+            "held_out": self.held_out.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave; held-out samples are read again."""
+        evidence = Evidence()
+        evidence.load_state_dict(state["evidence"])
+        decision = Decision.from_plain(dict(state["decision"]))
+        decisions = [Decision.from_plain(dict(made)) for made in state["decisions"]]
+        self.evidence, self.decision, self.decisions = evidence, decision, decisions
+        self.records = [dict(record) for record in state["records"]]
+        self.pacing.load(state["pacing"])
+        self._gained = float(state["gained"])
+        self._met, self._done = map(int, state["steps"])
+        self.held_out.load_state_dict(state["held_out"])

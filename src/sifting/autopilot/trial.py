@@ -1,0 +1,68 @@
+"""What the autopilot may use of a training loop: its held-out samples, its length, its step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Tells a sifter with keep="auto" how to judge what it might do.
+
+    >>> import torch
+    >>> held_out = [(torch.zeros(8, 4), torch.zeros(8).long())]
+    >>> Trial(held_out=held_out, updates=1000).updates
+    1000
+
+    With held-out samples it looks now and then on which of them progress is made. With the loss
+    and the optimizer too, it can also train a short piece both ways and put everything back.
+
+    Args:
+        held_out: batches like those of the loader, of samples that are not trained: a list, or a
+            loader. They are read once and kept.
+        updates: batches that the whole run trains, where it is known: looks are planned by it.
+        loss: `loss(model, batch)`, a scalar to go backward from.
+        optimizer: over the model's parameters.
+    """
+
+    held_out: Iterable[Any] | None = None
+    updates: int | None = None
+    loss: Callable[[nn.Module, Any], Tensor] | None = None
+    optimizer: Optimizer | None = None
+
+    def __post_init__(self) -> None:
+        if self.updates is not None and (
+            isinstance(self.updates, bool) or not isinstance(self.updates, int) or self.updates < 1
+        ):
+            raise ValueError(
+                f"updates={self.updates!r}: give the number of batches that are trained"
+            )
+        if (self.loss is None) != (self.optimizer is None):
+            missing = "optimizer" if self.optimizer is None else "loss"
+            raise ValueError(f"a trial trains with loss= and optimizer=, and {missing}= is missing")
+        if self.held_out is not None and not isinstance(self.held_out, Iterable):
+            raise TypeError(
+                f"held_out={self.held_out!r}: give batches of held-out samples, a list or a loader"
+            )
+
+
+def read_held_out(batches: Iterable[Any], *, most: int, size: Callable[[Any], int]) -> list[Any]:
+    """As many batches as make up a number of samples.
+
+    >>> read_held_out([[1, 2], [3, 4], [5, 6]], most=3, size=len)
+    [[1, 2], [3, 4]]
+    """
+    found: list[Any] = []
+    seen = 0
+    for batch in islice(batches, most):
+        if seen >= most:
+            break
+        found.append(batch)
+        seen += size(batch)
+    return found

@@ -1,0 +1,171 @@
+"""The pages of results: one table of all tasks, and a page for each. Nothing here measures.
+
+PAGES/README.md         its part between the markers is written anew
+PAGES/bench/TASK.md     a page, and TASK.svg
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sifting import files
+from sifting.bench import protocol
+from sifting.bench.registry import LANGUAGE, TASKS
+from sifting.bench.results import read_results
+from sifting.bench.wording import (
+    ARM_COLUMNS,
+    COLUMNS,
+    Result,
+    arm_rows,
+    figure,
+    quality_rows,
+    row,
+    worst_harm,
+)
+from sifting.markdown import Markdown, table
+
+START, END = "<!-- tasks: sift bench report -->", "<!-- end of tasks -->"
+NOTES, ADVICE = "_notes.json", "_advice.json"  # what people say of a task; what was predicted
+RIGHT = "the sign of the prediction is right for {right} of {count} points"
+
+
+def write_pages(results: Path, pages: Path) -> list[Path]:
+    """Write all pages and pictures; returns them.
+
+    Args:
+        results: folder of the results.
+        pages: folder of the pages.
+    """
+    from sifting.bench import pictures
+
+    found = read_results(results)
+    advice = _optional(results / ADVICE)
+    (pages / "bench").mkdir(parents=True, exist_ok=True)
+    written = []
+    for path, text in texts(results, pages).items():
+        files.write_text(path, text)
+        written.append(path)
+    for name, result in found.items():
+        path = pages / "bench" / f"{name}.svg"
+        files.write_bytes(path, pictures.curves(name, result))
+        written.append(path)
+    points = pictures.pairs(advice, found)
+    if points:
+        path = pages / "bench" / "predicted.svg"
+        files.write_bytes(path, pictures.predicted(points))
+        written.append(path)
+    return written
+
+
+def texts(results: Path, pages: Path) -> dict[Path, str]:
+    """Every page as it is to be, by its path.
+
+    Args:
+        results: folder of the results.
+        pages: folder of the pages, whose README has the markers.
+    """
+    found, notes = read_results(results), _optional(results / NOTES)
+    ordered = {name: found[name] for name in [*TASKS, *LANGUAGE] if name in found}
+    ordered |= {name: result for name, result in found.items() if name not in ordered}
+    readme = pages / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    if START not in text or END not in text:
+        raise ValueError(f"{readme} has no place for the table: put {START} and {END} into it")
+    block = f"{START}\n{summary(ordered, _optional(results / ADVICE))}\n{END}"
+    pattern = re.compile(f"{re.escape(START)}.*?{re.escape(END)}", flags=re.DOTALL)
+    made = {readme: pattern.sub(lambda _: block, text)}
+    for name, result in ordered.items():
+        made[pages / "bench" / f"{name}.md"] = page(name, result, notes.get(name))
+    return made
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return content
+
+
+def summary(results: Mapping[str, Result], advice: Mapping[str, Any]) -> str:
+    """The table of all tasks, and the picture of what was predicted, where it was."""
+    if not results:
+        return "Nothing has been run yet."
+    rows = [[Markdown(cell) for cell in row(name, result)] for name, result in results.items()]
+    parts = [table(COLUMNS, rows)]
+    points = _points(advice, results)
+    if points:
+        right = sum((said > 0) == (was > 0) for *_, said, was in points)
+        parts.append(
+            "![predicted saving against measured saving](bench/predicted.svg)\n\nEach point is a task and an "
+            f"arm; {RIGHT.format(right=right, count=len(points))}."
+        )
+    return "\n\n".join(parts)
+
+
+def _points(advice: Mapping[str, Any], results: Mapping[str, Result]) -> list[Any]:
+    if not advice:
+        return []
+    from sifting.bench.pictures import pairs
+
+    return pairs(advice, results)
+
+
+def page(name: str, result: Result, note: str | None) -> str:
+    """One task's page."""
+    base = result["arms"][protocol.BASELINE]
+    asked, machine = result["asked"], result["machine"]
+    equal = "time" if asked["equal"] == "time" else "updates"
+    alike = (
+        f"Every arm has the {equal} of {asked['updates']:,} updates of the baseline, which ends at "
+        f"{figure(result, base['mean'])} ({result['metric']})."
+    )
+    rates = (
+        "The learning rate of each was chosen among three, on held-out samples of a seed that is not "
+        "among these."
+        if result["rates"]
+        else "One learning rate serves all arms."
+    )
+    parts = [
+        f"# {name}",
+        f"{result['about'][:1].upper()}{result['about'][1:]}. {alike} {rates}",
+        *([note] if note else []),
+        table(ARM_COLUMNS, [[Markdown(cell) for cell in line] for line in arm_rows(result)]),
+        "`time to its end ÷ baseline` is the time until an arm first reached the worst of the baseline's "
+        "best figures; `÷ a baseline that ends as well` is 1 over the length of a baseline that ends where "
+        "the arm does, by the baselines of other lengths in the table. ( – ) are 95 % intervals over "
+        f"seeds. The worst measurable harm: {worst_harm(result)}.",
+        result["overall"],
+        f"![{result['metric']} over time]({name}.svg)",
+    ]
+    lines = quality_rows(result)
+    if lines:
+        quarters = ["arm", "", "1st quarter", "2nd", "3rd", "4th"]
+        parts += [
+            "## How well they chose",
+            table(quarters, [[Markdown(cell) for cell in line] for line in lines]),
+        ]
+    parts.append(_made_by(result, machine))
+    return "\n\n".join(parts) + "\n"
+
+
+def _made_by(result: Result, machine: Mapping[str, Any]) -> str:
+    clock = {"wall": "time that passed", "cpu": "time that the process computed"}
+    load = result["load"]
+    busy = (
+        ""
+        if load is None
+        else f"; load average while it ran: median {load['median']:.1f}, at most {load['largest']:.1f}"
+    )
+    waited = (
+        f"; it waited {result['waited'] / 60:.0f} minutes for a quiet machine"
+        if result["waited"]
+        else ""
+    )
+    return (
+        f"Made by `{result['command']}` on {machine['cores']} cores of an {machine['processor']}, torch "
+        f"{(result['versions'] or {}).get('torch')}, costs by {clock[result['asked']['clock']]}{busy}{waited}."
+    )

@@ -1,0 +1,74 @@
+"""What is run for a task: arms, learning rates, seeds and the budget. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+BASELINE, CONTROL = "baseline", "random"
+LONGER = ("baseline-60", "baseline-75", "baseline-90", "baseline-133")
+PAPER = ("sift", "sift-entropy")
+FIXED = (
+    *PAPER,
+    "sift-last",
+    "tuned",
+    "tuned-entropy",
+    "default",
+    "memory",
+    "percentile",
+    "infobatch",
+)
+AUTO = "auto"
+BY_ENTROPY = ("sift-entropy", "tuned-entropy", "default")
+RATES = (1 / 3, 1.0, 3.0)  # of the preset's learning rate
+TUNING_SEED = 100  # of the runs by which learning rates are chosen, and of no other
+
+
+def arms_of(*, classes: bool, known: Mapping[str, object]) -> tuple[str, ...]:
+    """The arms of a task beside the baseline and random-keep.
+
+    >>> "default" in arms_of(classes=False, known={"default": 0, "memory": 0})
+    False
+
+    Args:
+        classes: whether there is an entropy to select by.
+        known: the arms that the library has.
+    """
+    wanted = (*LONGER, *FIXED, AUTO)
+    return tuple(arm for arm in wanted if arm in known and (classes or arm not in BY_ENTROPY))
+
+
+def tuned_arms(arms: Sequence[str]) -> tuple[str, ...]:
+    """The arms whose learning rate is tried; baselines of other lengths have the baseline's."""
+    return tuple(arm for arm in (BASELINE, CONTROL, *arms) if arm not in LONGER)
+
+
+def rates_of(rate: float) -> tuple[float, ...]:
+    """The learning rates that are tried.
+
+    >>> rates_of(3e-3)
+    (0.001, 0.003, 0.009)
+    """
+    return tuple(float(f"{rate * factor:.2g}") for factor in RATES)
+
+
+def best_rates(
+    figures: Mapping[str, Mapping[float, float]], *, lower_is_better: bool
+) -> dict[str, float]:
+    """The learning rate of each arm, by its figure on held-out samples.
+
+    >>> best_rates({"memory": {0.1: 0.7, 0.3: 0.8}}, lower_is_better=False)
+    {'memory': 0.3}
+
+    Args:
+        figures: of each arm, by learning rate; a run that diverged has none.
+        lower_is_better: of the figures.
+    """
+    pick = min if lower_is_better else max
+    return {arm: pick(found, key=found.__getitem__) for arm, found in figures.items() if found}
+
+
+def with_baseline(rates: Mapping[str, float]) -> dict[str, float]:
+    """The learning rates, the baseline's for its shorter and longer selves."""
+    if BASELINE not in rates:
+        return dict(rates)
+    return {**rates, **dict.fromkeys(LONGER, rates[BASELINE])}

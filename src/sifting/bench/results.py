@@ -1,0 +1,230 @@
+"""From the runs of a task to one file of figures, which is what the pages are made of."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sifting import files
+from sifting.bench import protocol
+from sifting.bench.running import FORMAT, NAME
+from sifting.training.run_folder import Run, RunError, read_run
+from sifting.verdict import judge
+from sifting.verdict.curves import curve_of
+from sifting.verdict.intervals import ratio_of
+
+RESULTS = Path("benchmarks/results/bench")
+DIGITS = 5  # of figures that are kept
+ZERO = 1e-9  # a slope that is rounding
+FAR = 1.2  # beyond the shortest and longest baseline by so much, the scale ends
+LENGTHS = {
+    "baseline-60": 0.6,
+    "baseline-75": 0.75,
+    "baseline-90": 0.9,
+    "baseline": 1.0,
+    "baseline-133": 1.33,
+}
+
+
+def keep_results(runs: Path, out: Path) -> list[Path]:
+    """Write a file for each task that has been run; returns them.
+
+    Args:
+        runs: folder of `sift bench`.
+        out: folder of the results.
+    """
+    written = []
+    for note in sorted(runs.glob(f"*/{NAME}")):
+        found = result_of(note.parent)
+        if found is None:
+            continue
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / f"{found['task']}.json"
+        files.write_json(path, found)
+        written.append(path)
+    return written
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """The results by task."""
+    found = {}
+    for path in sorted(folder.glob("[!_]*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.get("format") != FORMAT:
+            raise RunError(
+                f"{path} has format {content.get('format')!r}; this release reads {FORMAT}"
+            )
+        found[content["task"]] = content
+    return found
+
+
+def result_of(folder: Path) -> dict[str, Any] | None:
+    """The figures of a task; None where no run of its comparison is over.
+
+    Args:
+        folder: of the task.
+    """
+    note = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    runs = [
+        read_run(path.parent) for path in sorted((folder / "compared").glob("*/seed-*/run.json"))
+    ]
+    runs = [run for run in runs if run.status in ("finished", "failed")]
+    if not any(run.config["arm"] == protocol.BASELINE for run in runs):
+        return None
+    manifest = json.loads((folder / "compared" / "comparison.json").read_text(encoding="utf-8"))
+    by_arm: dict[str, list[Run]] = {}
+    for run in runs:
+        by_arm.setdefault(run.config["arm"], []).append(run)
+    judged = judge([run for run in runs if run.config["arm"] not in protocol.LONGER])
+    verdict = judged.to_dict()
+    loads = [line["load"] for run in runs for line in run.metrics if "load" in line]
+    environment = runs[0].environment
+    finals = {arm: _finals(of_arm, judged.metric) for arm, of_arm in by_arm.items()}
+    found: dict[str, Any] = rounded(
+        {
+            "format": FORMAT,
+            **{key: note[key] for key in ("task", "about", "command", "asked", "waited")},
+            "rates": note.get("rates", {}),
+            "tried": note.get("tried", {}),
+            "versions": environment.get("versions"),
+            "machine": {key: environment.get(key) for key in ("processor", "cores")},
+            "load": {"median": statistics.median(loads), "largest": max(loads)} if loads else None,
+            "metric": judged.metric,
+            "percent": judged.percent,
+            "lower_is_better": judged.lower_is_better,
+            "target": judged.target,
+            "outcome": verdict["outcome"],
+            "overall": verdict["overall"],
+            "arms": {arm["name"]: _figures(arm) for arm in verdict["arms"]},
+            "plan": {
+                arm: {"updates": row["updates"], "seconds": row["seconds"]}
+                for arm, row in manifest["arms"].items()
+                if arm in by_arm
+            },
+            "finals": finals,
+            "worth": worth(finals, lower_is_better=judged.lower_is_better),
+            "curves": {arm: _curve(of_arm) for arm, of_arm in by_arm.items()},
+            "quality": {
+                arm: quality for arm, of_arm in by_arm.items() if (quality := _quality(of_arm))
+            },
+        }
+    )
+    return found
+
+
+def _figures(arm: Mapping[str, Any]) -> dict[str, Any]:
+    """What a page says of an arm."""
+    kept = ("role", "runs", "finished", "failed", "mean", "std", "reached")
+    estimates = ("difference", "control_difference", "time_ratio", "cost")
+    return {**{k: arm[k] for k in kept}, **{k: arm[k] for k in estimates}, "p": arm["p"]}
+
+
+def _finals(runs: Sequence[Run], metric: str) -> dict[str, float]:
+    found = {}
+    for run in runs:
+        figure = ((run.summary or {}).get("final") or {}).get(metric)
+        if run.status == "finished" and isinstance(figure, int | float):
+            found[str(run.config["seed"])] = float(figure)
+    return found
+
+
+def worth(
+    finals: Mapping[str, Mapping[str, float]], *, lower_is_better: bool
+) -> dict[str, dict[str, Any]]:
+    """Time ÷ that of a baseline which ends as well: by how good baselines of other lengths become.
+
+    >>> base = {name: {"0": 0.7 + 0.1 * math.log(length)} for name, length in LENGTHS.items()}
+    >>> found = worth({**base, "memory": {"0": 0.7 + 0.1 * math.log(1.25)}}, lower_is_better=False)
+    >>> round(found["memory"]["value"], 2)
+    0.8
+
+    A straight line through the figures of those baselines over the logarithm of their length gives
+    what a difference is worth. Nothing where longer baselines are not better. Beyond `FAR` times the
+    lengths that were run, the end of the scale stands, and `at_the_end` counts the seeds there.
+
+    Args:
+        finals: figures of merit at the end, by arm and seed.
+        lower_is_better: of the figures.
+    """
+    sign = -1.0 if lower_is_better else 1.0
+    means = {
+        math.log(LENGTHS[arm]): sign * statistics.fmean(by_seed.values())
+        for arm, by_seed in finals.items()
+        if arm in LENGTHS and by_seed
+    }
+    if len(means) < 3 or 0.0 not in means:
+        return {}
+    slope = float(np.polyfit(list(means), list(means.values()), 1)[0])
+    if slope <= ZERO:
+        return {}
+    low, high = min(means) - math.log(FAR), max(means) + math.log(FAR)
+    base, found = finals[protocol.BASELINE], {}
+    for arm, by_seed in finals.items():
+        seeds = sorted(set(by_seed) & set(base))
+        if arm in LENGTHS or not seeds:
+            continue
+        logs = [sign * (by_seed[seed] - base[seed]) / slope for seed in seeds]
+        lengths = [math.exp(min(max(log, low), high)) for log in logs]
+        estimate = ratio_of([1.0] * len(lengths), lengths)
+        found[arm] = {
+            **estimate.to_dict(),
+            "at_the_end": sum(not low < log < high for log in logs),
+        }
+    return found
+
+
+def _curve(runs: Sequence[Run]) -> dict[str, list[float]]:
+    """Mean figure of merit over reference time, of the seeds that have it all."""
+    curves = [curve_of(run) for run in runs if run.status == "finished"]
+    curves = [curve for curve in curves if len(curve) and curve.reference is not None]
+    count = min((len(curve) for curve in curves), default=0)
+    if not count:
+        return {"seconds": [], "updates": [], "figure": []}
+    return {
+        "seconds": [float(np.mean([c.axis("reference")[i] for c in curves])) for i in range(count)],
+        "updates": [float(np.mean([c.steps[i] for c in curves])) for i in range(count)],
+        "figure": [float(np.mean([c.figures[i] for c in curves])) for i in range(count)],
+    }
+
+
+def _quality(runs: Sequence[Run]) -> dict[str, Any]:
+    """What the audits said over training, in four parts of the run: means over seeds.
+
+    Whatever the log has of an arm's choices is kept: ρ_approx, recall, and what judges add.
+    """
+    if runs[0].config.get("selector") is None:
+        return {}
+    parts: dict[str, list[list[float]]] = {}
+    for run in runs:
+        lines = [line for line in run.metrics if line["kind"] == "train" and line.get("selection")]
+        last = max((line["step"] for line in lines), default=0)
+        for line in lines:
+            place = min(3, 4 * line["step"] // (last + 1))
+            for name, value in line["selection"].items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    parts.setdefault(name, [[] for _ in range(4)])[place].append(float(value))
+    return {
+        name: [statistics.fmean(values) if values else None for values in places]
+        for name, places in parts.items()
+    }
+
+
+def rounded(value: Any) -> Any:
+    """Plain values with floats of a few digits: what is committed should be readable.
+
+    >>> rounded({"a": [1 / 3, 2, None]})
+    {'a': [0.33333, 2, None]}
+    """
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    return value

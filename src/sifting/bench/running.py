@@ -1,0 +1,255 @@
+"""One task from start to end: learning rates on a seed of their own, then the comparison.
+
+    DIR/TASK/rates/0.003/     every arm at one learning rate, one seed
+    DIR/TASK/compared/        every arm at its own learning rate, all seeds
+    DIR/TASK/bench.json       what was asked for, what was chosen, how long it waited
+
+Both are folders of `sift compare`, which goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from sifting import files
+from sifting.bench import protocol
+from sifting.bench.quiet import wait_until_quiet
+from sifting.bench.registry import BenchTask, workload_of
+from sifting.compare.harness import Comparison, arm_configs, compare
+from sifting.compare.live import tell
+from sifting.compare.workload import FunctionWorkload, RecipeWorkload
+from sifting.measure.stopwatch import Clock
+from sifting.training.arms import ARMS
+from sifting.training.config import RunConfig
+from sifting.training.run_folder import RunError, read_run
+
+FORMAT = 1
+NAME = "bench.json"
+HELD_OUT = "held_out_"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is run, and how.
+
+    Attributes:
+        out: folder of all tasks.
+        size: "full" or "smoke".
+        equal: what arms have alike: "time" or "updates".
+        clock: that the table of costs is measured by.
+        arms: beside the baseline and random-keep; None for all of the protocol's.
+        seeds: how many; None for the task's own number.
+        tune: whether learning rates are chosen; else the preset's serves all.
+        updates: of the baseline; None for the preset's.
+        wait: whether a run that is timed waits until the machine is quiet.
+    """
+
+    out: Path
+    size: str = "full"
+    equal: Literal["time", "updates"] = "time"
+    clock: Clock = "wall"
+    arms: tuple[str, ...] | None = None
+    seeds: int | None = None
+    tune: bool = True
+    updates: int | None = None
+    wait: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "updates"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}={value}: give at least 1")
+
+
+class TaskRun:
+    """A task under way.
+
+    Args:
+        name: of the task, which is its folder's too.
+        task: what it is.
+        bench: how it is run.
+        command: as a reader would type it, for the record.
+    """
+
+    def __init__(self, name: str, task: BenchTask, bench: Bench, *, command: str = "") -> None:
+        self.name, self.task, self.bench = name, task, bench
+        self.out = bench.out / name
+        self.workload: RecipeWorkload | FunctionWorkload = workload_of(task)
+        preset = task.preset(bench.size)
+        if preset not in self.workload.presets:
+            raise ValueError(f"task {name!r} has no size {bench.size!r}")
+        self.config: RunConfig = self.workload.presets[preset]
+        self.length = self._length()
+        found = protocol.arms_of(classes=task.classes, known=ARMS)
+        self.arms = found if bench.arms is None else bench.arms
+        self.seeds = tuple(range(task.seeds if bench.seeds is None else bench.seeds))
+        self.note: dict[str, Any] = {**self._read_note(), "about": task.about}
+        if command:
+            self.note["command"] = command
+
+    def _length(self) -> int:
+        if self.bench.updates is not None:
+            return self.bench.updates
+        if isinstance(self.workload, RecipeWorkload):
+            return self.workload.updates(self.config)
+        raise ValueError(
+            f"{self.name} does not say how many updates the baseline makes: give --updates"
+        )
+
+    def _read_note(self) -> dict[str, Any]:
+        """What an earlier start noted, which must have been asked for the same."""
+        bench = self.bench
+        asked = {"size": bench.size, "equal": bench.equal, "clock": bench.clock, "tune": bench.tune}
+        asked = {**asked, "updates": self.length}
+        fresh = {"format": FORMAT, "task": self.name, "asked": asked, "waited": 0.0, "command": ""}
+        path = self.out / NAME
+        if not path.exists():
+            return fresh
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            then = found["asked"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunError(f"{path} is damaged: {type(error).__name__} {error}") from error
+        changed = [key for key in asked if then.get(key) != asked[key]]
+        if changed:
+            shown = "; ".join(f"{key} {then.get(key)!r} → {asked[key]!r}" for key in changed)
+            raise RunError(
+                f"{self.out} holds this task with other settings ({shown}): go on with its own, or choose "
+                "another folder"
+            )
+        return found
+
+    def _write_note(self, **more: Any) -> None:
+        self.note = {**self.note, **more}
+        try:
+            self.out.mkdir(parents=True, exist_ok=True)
+            files.write_json(self.out / NAME, self.note)
+        except OSError as error:
+            raise RunError(f"cannot write to {self.out}: {error}") from error
+
+    def run(self, console: Console) -> str | None:
+        """Run what is left; returns the signal that stopped it, if one did."""
+        self._write_note()
+        tunes = self.bench.tune and isinstance(self.workload, RecipeWorkload)
+        if tunes and not set(protocol.tuned_arms(self.arms)) <= set(self.note.get("rates", {})):
+            stopped = self._choose_rates(console)
+            if stopped is not None:
+                return stopped
+        rates = protocol.with_baseline(self.note.get("rates", {}))
+        given = [
+            f"{arm}:{self.task.rate}={rate}" for arm, rate in rates.items() if arm in self._named
+        ]
+        for count in range(1, len(self.seeds) + 1):
+            plan = self._plan("compared", self.seeds[:count], self.bench.equal, self.arms, given)
+            self._wait(console)
+            stopped, _ = compare(plan, console)
+            if stopped is not None:
+                return stopped
+        return None
+
+    @property
+    def _named(self) -> tuple[str, ...]:
+        return (protocol.BASELINE, protocol.CONTROL, *self.arms)
+
+    def _plan(
+        self,
+        folder: str,
+        seeds: tuple[int, ...],
+        equal: str,
+        arms: tuple[str, ...],
+        given: list[str],
+    ) -> Comparison:
+        configs = arm_configs(self.workload, self.config, arms, given, control=True)
+        budget = f"baseline:{self.length}u" if equal == "time" else f"{self.length}u"
+        return Comparison(
+            self.workload, self.out / folder, configs, seeds, budget, clock=self.bench.clock
+        )
+
+    def _choose_rates(self, console: Console) -> str | None:
+        """Every arm at every learning rate, judged on held-out samples at equal updates."""
+        middle = getattr(self.config, self.task.rate)
+        arms = protocol.tuned_arms(self.arms)
+        figures: dict[str, dict[float, float]] = {arm: {} for arm in arms}
+        lower = False
+        for rate in protocol.rates_of(middle):
+            given = [f"{self.task.rate}={rate}"]
+            others = tuple(arm for arm in arms if arm not in (protocol.BASELINE, protocol.CONTROL))
+            plan = self._plan(f"rates/{rate:g}", (protocol.TUNING_SEED,), "updates", others, given)
+            tell(console, f"{self.name}: every arm at {self.task.rate} {rate:g}")
+            stopped, _ = compare(plan, console)
+            if stopped is not None:
+                return stopped
+            for path in sorted(plan.out.glob("*/seed-*")):
+                run = read_run(path)
+                lower = bool(run.config.get("lower_is_better", False))
+                figure = chosen_by(run.config.get("metric", ""), run.summary)
+                if run.status == "finished" and figure is not None:
+                    figures[run.config["arm"]][rate] = figure
+        chosen = protocol.best_rates(figures, lower_is_better=lower)
+        tried = {
+            arm: {f"{rate:g}": figure for rate, figure in found.items()}
+            for arm, found in figures.items()
+        }
+        self._write_note(rates={**self.note.get("rates", {}), **chosen}, tried=tried)
+        return None
+
+    def _wait(self, console: Console) -> None:
+        """Wait where time is measured, and note it: by CPU time a busy machine does no harm."""
+        timed = self.bench.equal == "time" and self.bench.clock == "wall"
+        if not self.bench.wait or not timed:
+            return
+        waited = wait_until_quiet(lambda text: tell(console, text))
+        if waited:
+            self._write_note(waited=self.note["waited"] + waited)
+
+
+def chosen_by(metric: str, summary: Any) -> float | None:
+    """The figure by which learning rates are chosen: on held-out samples, where there are such.
+
+    >>> chosen_by("accuracy", {"final": {"accuracy": 0.5, "held_out_accuracy": 0.6}})
+    0.6
+    """
+    final = (summary or {}).get("final") or {}
+    found = final.get(f"{HELD_OUT}{metric}", final.get(metric))
+    return float(found) if isinstance(found, int | float) else None
+
+
+def own_task(path: str) -> BenchTask:
+    """A user's own problem as a task.
+
+    Args:
+        path: `module:function` of a function that builds a `Problem`, or `module:RECIPE`.
+    """
+    task = BenchTask(path, f"{path}, of your own", own=True)
+    workload = workload_of(task)
+    if isinstance(workload, RecipeWorkload):
+        full = "full" if "full" in workload.presets else next(iter(workload.presets))
+        return replace(task, own=False, full=full)
+    return task
+
+
+@contextmanager
+def limited(hours: float | None) -> Iterator[None]:
+    """Let what runs inside be asked to stop, as by Ctrl-C, when some hours are over."""
+    if hours is None:
+        yield
+        return
+    if not hours > 0:
+        raise ValueError(f"hours={hours}: give a number above 0")
+    timer = threading.Timer(3600 * hours, os.kill, (os.getpid(), signal.SIGINT))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

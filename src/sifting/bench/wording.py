@@ -1,0 +1,185 @@
+"""Figures of a task as a page says them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sifting.bench import protocol
+from sifting.verdict.formats import ratio, short
+from sifting.verdict.intervals import Estimate
+
+Result = Mapping[str, Any]
+NONE = "–"
+
+
+def estimate(found: Mapping[str, Any] | None) -> Estimate | None:
+    """An estimate from a file."""
+    if found is None:
+        return None
+    return Estimate(*(found[name] for name in ("value", "low", "high", "p", "n")))
+
+
+def better(result: Result, value: float) -> float:
+    """A difference of figures of merit, so that more is better."""
+    return -value if result["lower_is_better"] else value
+
+
+def figure(result: Result, value: float | None) -> str:
+    """A figure of merit.
+
+    >>> figure({"percent": True}, 0.9123), figure({"percent": False}, 0.01234)
+    ('91.23 %', '0.01234')
+    """
+    if value is None:
+        return NONE
+    return f"{short(100 * value)} %" if result["percent"] else f"{value:.4g}"
+
+
+def gap(result: Result, found: Mapping[str, Any] | None) -> str:
+    """A difference of figures of merit with its interval.
+
+    >>> gap({"percent": True}, {"value": 0.01, "low": -0.002, "high": 0.022, "p": 0.1, "n": 5})
+    '+1.00 points (−0.20 to +2.20)'
+    """
+    if found is None:
+        return NONE
+    scale, unit, digits = (100.0, " points", 2) if result["percent"] else (1.0, "", 4)
+    value, low, high = (
+        None if found[key] is None else f"{scale * found[key]:+.{digits}f}".replace("-", "−")
+        for key in ("value", "low", "high")
+    )
+    ends = "" if low is None else f" ({low} to {high})"
+    return f"{value}{unit}{ends}"
+
+
+def time_cell(result: Result, arm: str) -> str:
+    """The time until an arm was where the baseline ends, over the baseline's."""
+    found = result["arms"].get(arm)
+    if found is None:
+        return NONE
+    measured = estimate(found["time_ratio"])
+    if measured is None:
+        return f"reached by {found['reached']} of {found['runs']}"
+    return ratio(measured)
+
+
+def rank(result: Result, arm: str) -> tuple[bool, float]:
+    """By what arms are ordered: time where all seeds got there, else how far they are behind."""
+    found = result["arms"][arm]
+    if found["time_ratio"] is not None:
+        return False, float(found["time_ratio"]["value"])
+    gap = found["difference"]
+    return True, float("inf") if gap is None else -better(result, gap["value"])
+
+
+def best_of(result: Result, arms: tuple[str, ...]) -> str | None:
+    """The best of some arms that were run."""
+    there = [arm for arm in arms if arm in result["arms"]]
+    return min(there, key=lambda arm: rank(result, arm), default=None)
+
+
+def worst_harm(result: Result) -> str:
+    """The arm that is furthest behind the baseline beyond its interval, and how far."""
+    harms = []
+    for arm, found in result["arms"].items():
+        known = estimate(found["difference"])
+        if known is None or found["role"] == "baseline":
+            continue
+        behind = known.above(0.0) if result["lower_is_better"] else known.below(0.0)
+        if behind:
+            harms.append((better(result, known.value), arm))
+    if not harms:
+        return "none measurable"
+    arm = min(harms)[1]
+    return f"`{arm}` {gap(result, result['arms'][arm]['difference'])}"
+
+
+def row(name: str, result: Result) -> list[str]:
+    """A task's line in the table of all."""
+    fixed, paper = best_of(result, protocol.FIXED), best_of(result, protocol.PAPER)
+    base = result["arms"][protocol.BASELINE]
+    return [
+        f"[{name}](bench/{name}.md)",
+        f"{figure(result, base['mean'])}",
+        time_cell(result, protocol.AUTO),
+        NONE if fixed is None else f"`{fixed}` {time_cell(result, fixed)}",
+        NONE if paper is None else f"`{paper}` {time_cell(result, paper)}",
+        worst_harm(result),
+        str(base["finished"]),
+    ]
+
+
+COLUMNS = [
+    "task",
+    "baseline ends at",
+    "autopilot",
+    "best fixed arm",
+    "the paper's arm",
+    "worst harm",
+    "seeds",
+]
+
+
+def worth_cell(result: Result, arm: str) -> str:
+    """What an arm is worth by baselines of other lengths."""
+    found = result["worth"].get(arm)
+    if found is None:
+        return NONE
+    known = estimate(found)
+    assert known is not None
+    edge = f", {found['at_the_end']} of {found['n']} at the end of the scale"
+    return ratio(known) + (edge if found["at_the_end"] else "")
+
+
+def arm_rows(result: Result) -> list[list[str]]:
+    """A line for each arm of a task."""
+    lines = []
+    for arm in [*result["arms"], *sorted(set(result["finals"]) - set(result["arms"]))]:
+        known = result["arms"].get(arm)
+        finals = list(result["finals"].get(arm, {}).values())
+        mean = sum(finals) / len(finals) if finals else None
+        rate = result["rates"].get(arm)
+        lines.append(
+            [
+                f"`{arm}`",
+                figure(result, mean),
+                NONE if known is None else gap(result, known["difference"]),
+                NONE if known is None or arm == protocol.BASELINE else time_cell(result, arm),
+                worth_cell(result, arm),
+                f"{result['plan'][arm]['updates']:,}",
+                NONE if rate is None else f"{rate:g}",
+                str(len(finals)),
+            ]
+        )
+    return lines
+
+
+ARM_COLUMNS = [
+    "arm",
+    "ends at",
+    "to the baseline",
+    "time to its end ÷ baseline",
+    "÷ a baseline that ends as well",
+    "updates",
+    "learning rate",
+    "seeds",
+]
+SHOWN = {
+    "rho_approx": "ρ_approx",
+    "kept_loss": "μ, the share of the loss that is kept",
+    "agreement": "agreement of gradients",
+    "recall": "recall",
+}
+
+
+def quality_rows(result: Result) -> list[list[str]]:
+    """What the audits said, in four parts of the run."""
+    lines = []
+    for arm, found in result["quality"].items():
+        for key, words in SHOWN.items():
+            values = found.get(key)
+            if values and any(value is not None for value in values):
+                cells = [NONE if value is None else f"{value:.2f}" for value in values]
+                lines.append([f"`{arm}`", words, *cells])
+    return lines

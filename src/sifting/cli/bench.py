@@ -1,0 +1,151 @@
+"""`sift bench`: real tasks, every arm and control, one table: where does selection pay?
+
+sift bench list                         the tasks
+sift bench fashion digits               some of them
+sift bench all --hours 1                all, an hour's worth; the same command goes on
+sift bench --mine module:build --updates 2000
+sift bench report                       results and pages from what has been run
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from sifting.bench.registry import SIZES, BenchTask, tasks
+from sifting.bench.results import RESULTS, keep_results
+from sifting.bench.running import Bench, TaskRun, limited, own_task
+from sifting.compare.live import tell
+from sifting.compare.workload import import_from_here
+from sifting.terminal import make_console, say
+from sifting.training.engine import Diverged
+from sifting.training.run_folder import RunError
+from sifting.training.signals import exit_code
+
+LABEL = "sift bench"
+OUT = Path("runs/bench")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command's options."""
+    parser = argparse.ArgumentParser(
+        prog=LABEL, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("tasks", nargs="*", metavar="TASK", help="names, or all, list, report")
+    add("--mine", action="append", default=[], metavar="MODULE:BUILD", help="a problem of your own")
+    add("--size", choices=SIZES, default="full", help="smoke: seconds, on whatever data is there")
+    add("--out", type=Path, default=OUT, help=f"folder of the runs (default: {OUT})")
+    add("--arms", nargs="+", help="beside the baseline and random-keep (default: all)")
+    add("--seeds", type=int, help="how many (default: five, or three where a run takes minutes)")
+    add("--updates", type=int, help="of the baseline (default: the task's own number)")
+    add("--equal", choices=("time", "updates"), default="time", help="what all arms have alike")
+    add(
+        "--clock",
+        choices=("wall", "cpu"),
+        default="wall",
+        help="cpu: by the time that one thread computes, on a machine that others use too",
+    )
+    add("--no-tuning", action="store_true", help="one learning rate for all arms")
+    add("--no-wait", action="store_true", help="run on a busy machine, too")
+    add("--hours", type=float, help="stop after so long; the same command goes on")
+    add("--results", type=Path, default=RESULTS, help=f"for the report (default: {RESULTS})")
+    add("--pages", type=Path, help="for the report: where to write the pages")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if not args.tasks and not args.mine:
+        parser.error("give a task's name, all, list, report, or --mine module:build")
+    try:
+        if args.tasks == ["list"]:
+            return _list()
+        if args.tasks == ["report"]:
+            return _report(args)
+        return _run(args)
+    except (RunError, Diverged, ValueError, TypeError) as error:
+        say(f"{LABEL}: {error}", error=True)
+        return 2
+
+
+def _list() -> int:
+    width = max(map(len, tasks()))
+    for name, task in tasks().items():
+        say(f"{name:<{width}}  {task.about}")
+    return 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    from sifting.bench.pages import write_pages
+
+    for path in keep_results(args.out, args.results):
+        say(f"wrote {path}")
+    if args.pages is not None:
+        for path in write_pages(args.results, args.pages):
+            say(f"wrote {path}")
+    return 0
+
+
+def _chosen(args: argparse.Namespace) -> dict[str, BenchTask]:
+    known = tasks()
+    names = list(known) if "all" in args.tasks else args.tasks
+    wrong = [name for name in names if name not in known]
+    if wrong:
+        raise ValueError(
+            f"task={wrong[0]!r} is unknown: choose among {', '.join(known)}, or all, list, report"
+        )
+    import_from_here()
+    own = {path.replace(":", "."): own_task(path) for path in args.mine}
+    return {**{name: known[name] for name in names}, **own}
+
+
+def command_of(name: str, args: argparse.Namespace) -> str:
+    """What makes a task's figures, as a reader would type it: not where, nor in how many pieces.
+
+    >>> command_of("digits", build_parser().parse_args(["all", "--hours", "1", "--clock", "cpu"]))
+    'sift bench digits --clock cpu'
+    """
+    own = [path for path in args.mine if path.replace(":", ".") == name]
+    words = ["sift", "bench", *(["--mine", *own] if own else [name])]
+    plain = build_parser().parse_args([name])
+    for key in ("size", "seeds", "updates", "equal", "clock"):
+        if getattr(args, key) != getattr(plain, key):
+            words += [f"--{key}", str(getattr(args, key))]
+    words += ["--no-tuning"] if args.no_tuning else []
+    words += ["--arms", *args.arms] if args.arms is not None else []
+    return shlex.join(words)
+
+
+def _run(args: argparse.Namespace) -> int:
+    bench = Bench(
+        args.out,
+        size=args.size,
+        equal=args.equal,
+        clock=args.clock,
+        arms=None if args.arms is None else tuple(args.arms),
+        seeds=args.seeds,
+        tune=not args.no_tuning,
+        updates=args.updates,
+        wait=not args.no_wait,
+    )
+    console = make_console()
+    stopped: str | None = None
+    try:
+        with limited(args.hours):
+            for name, task in _chosen(args).items():
+                tell(console, f"{name}: {task.about}")
+                stopped = TaskRun(name, task, bench, command=command_of(name, args)).run(console)
+                if stopped is not None:
+                    break
+    except KeyboardInterrupt:
+        stopped = "KeyboardInterrupt"
+    if stopped is not None:
+        say(f"{LABEL}: stopped by {stopped}; the same command goes on", error=True)
+        return exit_code(stopped)
+    say(f"all runs are in {args.out}; `sift bench report` makes results of them")
+    return 0

@@ -1,0 +1,224 @@
+"""The exit of the autopilot: several scorers, of which one is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from sifting.exits.base import Exit, Setting, TrainedBatch
+from sifting.exits.input import InputExit
+from sifting.exits.memory import MemoryExit, ids_in
+from sifting.exits.tuned import TunedExit
+from sifting.model.objective import Score
+from sifting.model.places import work_share
+from sifting.model.plan import Plan
+from sifting.model.stack import StackError
+from sifting.parallel.ranks import Ranks
+
+MEMORY = "memory"
+
+
+class AutoExit(Exit):
+    """Scorers that compete: a tuned exit where it is cheapest, and a memory.
+
+    >>> sorted(AutoExit().scorers)
+    ['input', 'memory', 'tuned']
+
+    Of the exits that look at the samples, the first that fits the model is taken: one on what the
+    model is given (`InputExit`), which runs nothing of it, else one at an early place. A
+    memory competes where the samples' IDs are known.
+
+    Args:
+        scorers: by name, in the order in which they are tried.
+
+    Attributes:
+        active: name of the scorer in use.
+        looks: name of the one that looks at the samples; empty where none fits.
+        costs: what each takes to score a sample, as a share of a forward.
+        refused: why a scorer takes no part, by its name.
+    """
+
+    observes = True
+    learns = True
+    default_explore = 0.25
+    cheaper = "a fixed exit= of your own"
+
+    def __init__(self, scorers: Mapping[str, Exit] | None = None) -> None:
+        if scorers is None:
+            scorers = {"input": InputExit(), "tuned": TunedExit(), MEMORY: MemoryExit()}
+        self.scorers: dict[str, Exit] = dict(scorers)
+        self.active = self.looks = ""
+        self.costs: dict[str, float] = {}
+        self.refused: dict[str, str] = {}
+        self._prepared = False
+
+    def __repr__(self) -> str:
+        return f"AutoExit({self.active or ', '.join(self.scorers)})"
+
+    @property
+    def by_id(self) -> bool:  # type: ignore[override]
+        """Whether the scorer in use needs only the samples' IDs."""
+        return self.active == MEMORY
+
+    @property
+    def runs(self) -> bool:  # type: ignore[override]
+        """Whether its scorer that looks at samples runs the model for it."""
+        return not self._prepared or bool(self.looks and self.scorers[self.looks].runs)
+
+    @property
+    def shardable(self) -> bool:  # type: ignore[override]
+        """Where a scorer is; the others take no part then."""
+        return any(scorer.shardable for scorer in self.scorers.values())
+
+    @property
+    def memory(self) -> MemoryExit | None:
+        found = self.scorers.get(MEMORY)
+        return found if isinstance(found, MemoryExit) else None
+
+    def suits(self, setting: Setting) -> None:
+        for name, scorer in list(self.scorers.items()):
+            score = setting.score if name != MEMORY else "loss"
+            try:
+                scorer.suits(Setting(score, setting.scope, setting.call, setting.trim))
+            except ValueError as error:
+                self._refuse(name, error)
+
+    def bind(self, model: nn.Module, stack: str | None) -> None:
+        for name, scorer in list(self.scorers.items()):
+            try:
+                scorer.bind(model, stack)
+            except StackError as error:
+                if stack is not None:
+                    raise
+                self._refuse(name, error)
+
+    def join(self, ranks: Ranks) -> None:
+        for scorer in self.scorers.values():
+            scorer.join(ranks)
+
+    def keep_shardable(self) -> None:
+        """Leave out what cannot score a model whose parameters are spread over ranks."""
+        for name, scorer in list(self.scorers.items()):
+            if not scorer.shardable:
+                self._refuse(name, "it cannot score a model whose parameters are sharded")
+
+    def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
+        for name, scorer in list(self.scorers.items()):
+            if name == MEMORY:
+                continue
+            if self.looks and self.looks != name:
+                self._refuse(name, f"{self.looks!r} is cheaper")
+                continue
+            try:
+                scorer.prepare(plan, model, probe)
+            except ValueError as error:
+                self._refuse(name, error)
+                continue
+            self.looks = name
+            self.costs.setdefault(name, cost_of(scorer, plan, model, probe))
+        self.costs[MEMORY] = 0.0
+        self._prepared = True
+        if not self.active:
+            self.active = self.looks
+
+    def _refuse(self, name: str, why: object) -> None:
+        del self.scorers[name]
+        self.refused[name] = str(why)
+
+    def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
+        memory = self.memory
+        if self.active == MEMORY and memory is not None and plan.call.ids is not None:
+            return memory.score(plan, model, batch, score, learn)
+        if not self.looks:
+            raise ValueError(
+                "none of the autopilot's scorers fits this model and its batches: "
+                + "; ".join(f"{name}: {why}" for name, why in self.refused.items())
+            )
+        return self.scorers[self.looks].score(plan, model, batch, score, learn)
+
+    def scores_of_all(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        batch: Any,
+        score: Score,
+        *,
+        learn: bool,
+        ids: Sequence[Any] | None = None,
+    ) -> dict[str, Tensor]:
+        """Every scorer's scores of a batch, where it has any: for comparing them."""
+        found: dict[str, Tensor] = {}
+        if self.looks:
+            scorer = self.scorers[self.looks]
+            found[self.looks] = scorer.score(plan, model, batch, score, learn)
+            if learn:
+                scorer.learn(plan)
+        memory = self.memory
+        if memory is not None:
+            known = ids if ids is not None or plan.call.ids is None else ids_in(plan.call, batch)
+            if known is not None:
+                found[MEMORY] = memory.peek(known)
+        return found
+
+    def expect(self, samples: int | None) -> None:
+        for scorer in self.scorers.values():
+            scorer.expect(samples)
+
+    def score_ids(self, ids: Sequence[Any]) -> Tensor:
+        memory = self.memory
+        assert memory is not None
+        return memory.score_ids(ids)
+
+    def learn(self, plan: Plan) -> None:
+        for scorer in self.scorers.values():
+            scorer.learn(plan)
+
+    def observe(self, trained: TrainedBatch, losses_B: Tensor) -> None:
+        for name, scorer in self.scorers.items():
+            if scorer.observes and not (name == MEMORY and not _has_ids(trained)):
+                scorer.observe(trained, losses_B)
+
+    def end_step(self) -> None:
+        for scorer in self.scorers.values():
+            scorer.end_step()
+
+    def missed(self) -> None:
+        if self.by_id:
+            for scorer in self.scorers.values():
+                scorer.missed()
+
+    def state_dict(self) -> dict[str, Any]:
+        states = {name: scorer.state_dict() for name, scorer in self.scorers.items()}
+        found = {"looks": self.looks, "costs": dict(self.costs), "refused": dict(self.refused)}
+        return {"active": self.active, "scorers": states, **found}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if set(state) != {"active", "scorers", "looks", "costs", "refused"}:
+            raise ValueError(
+                f"the state holds {', '.join(state) or 'nothing'} of an exit, not what an autopilot's exit "
+                "has learned: make the sifter with the exit the state was saved with"
+            )
+        for name, saved in state["scorers"].items():
+            if name in self.scorers:
+                self.scorers[name].load_state_dict(saved)
+        for name, why in state["refused"].items():
+            if name in self.scorers:
+                self._refuse(name, why)
+        self.active, self.looks = str(state["active"]), str(state["looks"])
+        self.costs = {str(name): float(cost) for name, cost in state["costs"].items()}
+
+
+def cost_of(scorer: Exit, plan: Plan, model: nn.Module, probe: Any) -> float:
+    """What an exit takes to score a sample, as a share of a forward's work."""
+    if isinstance(scorer, InputExit):
+        return 0.0
+    path = getattr(scorer, "place", None)
+    if path is None:
+        return 1.0  # not known: as dear as can be
+    return work_share(model, lambda: plan.call.run(model, probe), path)
+
+
+def _has_ids(trained: TrainedBatch) -> bool:
+    return trained.ids is not None or trained.call.ids is not None

@@ -1,0 +1,112 @@
+"""The exit before the model: a light predictor of the labels on what the model is given.
+
+Shapes: B samples, F pooled features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from torch import Tensor, nn
+
+from sifting.exits.tuned import WIDEST, TunedExit
+from sifting.model.call import mask_of
+from sifting.model.features import model_input, pooled_input
+from sifting.model.objective import Score
+from sifting.model.plan import Consume, Plan
+from sifting.model.stack import StackError
+from sifting.model.values import tensors_in
+
+ALWAYS, SELDOM = 200, 4  # batches from each of which it learns; of later ones, one in so many
+COUNT = "batches scored"  # in a state, beside the predictors
+
+
+class InputExit(TunedExit):
+    """A linear predictor on what the model is given: coarse images, features, embedded tokens.
+
+    >>> from sifting import Sifter
+    >>> import torch
+    >>> model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Flatten(), nn.Linear(288, 3))
+    >>> sifter = Sifter(model, exit=InputExit(), keep=0.5)
+    >>> sifter.score((torch.zeros(4, 1, 8, 8), torch.tensor([0, 1, 2, 0]))).shape
+    torch.Size([4])
+
+    The cheapest exit that looks at samples: nothing of the model is run but, for tokens, its
+    embedding. What it looks at does not change as the model does, so it does not decay; and a
+    linear map cannot learn single samples by heart, however often they come. It tells the
+    ambiguous from the obvious, no more.
+
+    It needs one prediction a sample; language models want a `TunedExit`.
+
+    Args:
+        lr: learning rate of its own Adam.
+    """
+
+    def __init__(self, *, lr: float = 1e-2) -> None:
+        super().__init__(lr=lr)
+        self._member: int | None = None  # of a batch that the model is given as it is
+        self._scored = 0  # batches from which it could have learned
+
+    def __repr__(self) -> str:
+        return "InputExit()"
+
+    @property
+    def runs(self) -> bool:  # type: ignore[override]
+        """Whether anything of the model is run: not where it looks at a member of the batch itself."""
+        return self._member is None
+
+    @property
+    def place(self) -> str | None:
+        return None
+
+    def bind(self, model: nn.Module, stack: str | None) -> None:
+        if self._bound:
+            raise ValueError("this InputExit is in use by another sifter: make one for each")
+        self._bound = True
+
+    def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
+        if plan.heads:
+            raise StackError(
+                "an InputExit cannot reach the model's own head, which predicts at every position: choose a "
+                "TunedExit at a block of its stack"
+            )
+        self.check_labels(plan, probe)
+        for part in plan.parts:
+            if part.has_classes and len(plan.shapes[part.logits]) > 1:
+                raise ValueError(
+                    f"an InputExit cannot predict {part.logits} at every position: choose exit='tuned' or "
+                    "exit='last'"
+                )
+        given = model_input(model, lambda: plan.call.run(model, probe))
+        size = plan.call.samples.size(probe)
+        if len(given) != size:
+            raise ValueError(
+                f"an InputExit needs a row for each sample, and {size} samples reach the model as a tensor of "
+                f"shape {tuple(given.shape)}: choose exit='tuned' or exit='last'"
+            )
+        same = (place for place, member in enumerate(tensors_in(probe)) if member is given)
+        self._member = next(same, None)
+
+    def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
+        if learn:
+            self._scored += 1
+            learn = self._scored <= ALWAYS or self._scored % SELDOM == 0
+        return super().score(plan, model, batch, score, learn)
+
+    def _reached(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
+        plan.check_batch(batch)
+        if self._member is not None:
+            return next(islice(tensors_in(batch), self._member, None))
+        return model_input(model, lambda: plan.call.run(model, batch))
+
+    def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:
+        return pooled_input(hidden.detach().float(), widest=WIDEST, mask=mask_of(batch))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), COUNT: self._scored}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        super().load_state_dict({name: saved for name, saved in state.items() if name != COUNT})
+        self._scored = int(state.get(COUNT, 0))

@@ -1,0 +1,169 @@
+"""A task from its learning rates to its page, on digits at their smallest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sifting.bench import protocol
+from sifting.bench.pages import END, START, write_pages
+from sifting.bench.registry import TASKS, find_task, tasks
+from sifting.bench.results import keep_results, read_results, result_of, worth
+from sifting.bench.running import Bench, TaskRun, chosen_by, limited, own_task
+from sifting.cli.bench import main
+from sifting.compare import calibration
+from sifting.training.run_folder import RunError
+
+ARMS = ("baseline-60", "baseline-133", "memory", "sift")
+
+
+@pytest.fixture(scope="module")
+def short() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "MOST", 3)
+        patch.setattr(calibration, "FEWEST", 2)
+        patch.setattr(calibration, "FIRST", 1)
+        patch.setattr(protocol, "RATES", (1.0, 3.0))
+        yield
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    out = tmp_path_factory.mktemp("bench")
+    return Bench(out, size="smoke", clock="cpu", arms=ARMS, seeds=3)
+
+
+@pytest.fixture(scope="module")
+def ran(short: None, bench: Bench) -> Path:
+    task = TaskRun("digits", TASKS["digits"], bench, command="sift bench digits")
+    assert task.run(Console(quiet=True)) is None
+    return bench.out
+
+
+def test_every_arm_has_the_learning_rate_that_did_best_on_held_out_samples(ran: Path) -> None:
+    note = json.loads((ran / "digits" / "bench.json").read_text())
+    assert set(note["rates"]) == {"baseline", "random", "memory", "sift"}
+    for arm, tried in note["tried"].items():
+        assert f"{note['rates'][arm]:g}" in tried
+        assert max(tried.values()) == tried[f"{note['rates'][arm]:g}"]
+    for run in (ran / "digits" / "compared").glob("*/seed-*/config.json"):
+        config = json.loads(run.read_text())
+        arm = "baseline" if config["arm"].startswith("baseline") else config["arm"]
+        assert config["max_lr"] == note["rates"][arm]
+
+
+def test_a_shorter_baseline_has_its_share_of_the_time(ran: Path) -> None:
+    found = result_of(ran / "digits")
+    assert found is not None
+    plan = found["plan"]
+    assert plan["baseline-60"]["updates"] == int(0.6 * plan["baseline"]["updates"])
+    assert plan["baseline-133"]["updates"] > plan["baseline"]["updates"] == 12
+    assert set(found["arms"]) == {"baseline", "random", "memory", "sift"}
+    assert all(len(by_seed) == 3 for by_seed in found["finals"].values())
+
+
+def test_it_goes_on_with_the_same_settings_alone(short: None, ran: Path, bench: Bench) -> None:
+    before = {p: p.stat().st_mtime_ns for p in ran.glob("digits/**/metrics.jsonl")}
+    assert TaskRun("digits", TASKS["digits"], bench).run(Console(quiet=True)) is None
+    assert before == {p: p.stat().st_mtime_ns for p in ran.glob("digits/**/metrics.jsonl")}
+    with pytest.raises(RunError, match=r"other settings \(equal 'time' → 'updates'\)"):
+        TaskRun("digits", TASKS["digits"], replace(bench, equal="updates"))
+
+
+def test_results_become_pages(ran: Path, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    readme = tmp_path / "pages" / "README.md"
+    readme.write_text(f"# Mine\n\n{START}\n{END}\n\nend\n")
+    (written,) = keep_results(ran, tmp_path / "results")
+    assert written.name == "digits.json"
+    advice = {"digits": {"memory": {"saving": 0.1}}}
+    (tmp_path / "results" / "_advice.json").write_text(json.dumps(advice))
+    (tmp_path / "results" / "_notes.json").write_text('{"digits": "Because it is small."}')
+    paths = write_pages(tmp_path / "results", tmp_path / "pages")
+    page = (tmp_path / "pages" / "bench" / "digits.md").read_text()
+    result = read_results(tmp_path / "results")["digits"]
+    mean = sum(result["finals"]["memory"].values()) / 3
+    assert f"| `memory` | {100 * mean:.2f}".rstrip("0").rstrip(".") in page
+    assert "Because it is small." in page
+    assert "Made by `sift bench digits`" in page
+    text = readme.read_text()
+    assert text.startswith("# Mine")
+    assert text.endswith("end\n")
+    assert "[digits](bench/digits.md)" in text
+    assert ("predicted.svg" in text) == bool(result["worth"])
+    assert all(path.read_bytes() for path in paths)
+
+
+def test_a_page_without_a_place_for_the_table_is_named(ran: Path, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("nothing\n")
+    keep_results(ran, tmp_path / "results")
+    with pytest.raises(ValueError, match=r"README.md has no place for the table"):
+        write_pages(tmp_path / "results", tmp_path)
+
+
+def test_a_longer_baseline_that_is_no_better_measures_nothing() -> None:
+    flat = {"baseline-60": {"0": 0.7}, "baseline": {"0": 0.7}, "baseline-133": {"0": 0.7}}
+    assert worth({**flat, "memory": {"0": 0.8}}, lower_is_better=False) == {}
+
+
+@pytest.mark.parametrize(("gain", "least", "most"), [(-0.01, 1.05, 2.0), (0.01, 0.5, 0.95)])
+def test_a_gain_is_worth_less_time_and_a_loss_more(gain: float, least: float, most: float) -> None:
+    base = {
+        "baseline-60": {"0": 0.88, "1": 0.90},
+        "baseline": {"0": 0.90, "1": 0.92},
+        "baseline-133": {"0": 0.91, "1": 0.93},
+    }
+    arm = {seed: value + gain for seed, value in base["baseline"].items()}
+    found = worth({**base, "memory": arm}, lower_is_better=False)["memory"]
+    assert least < found["value"] < most
+    lower = {name: {s: 1 - v for s, v in values.items()} for name, values in base.items()}
+    turned = worth({**lower, "memory": {s: 1 - v for s, v in arm.items()}}, lower_is_better=True)
+    assert turned["memory"]["value"] == pytest.approx(found["value"])
+
+
+def test_rates_are_chosen_on_the_task_itself_where_nothing_is_held_out() -> None:
+    assert chosen_by("accuracy", {"final": {"accuracy": 0.5}}) == 0.5
+    assert chosen_by("accuracy", None) is None
+
+
+def test_an_arm_that_diverged_at_a_rate_does_not_get_it() -> None:
+    found = protocol.best_rates({"a": {0.1: 2.0, 0.3: 1.0}, "b": {}}, lower_is_better=True)
+    assert found == {"a": 0.3}
+
+
+def test_time_that_is_over_stops_as_ctrl_c_does() -> None:
+    with pytest.raises(KeyboardInterrupt), limited(1e-5):
+        for _ in range(200):
+            __import__("time").sleep(0.05)
+    with pytest.raises(ValueError, match="hours=0"), limited(0):
+        pass
+
+
+def test_a_users_problem_is_a_task(tmp_path: Path) -> None:
+    task = own_task("sifting.cli.demo:problem")
+    bench = Bench(tmp_path, arms=("memory",))
+    with pytest.raises(ValueError, match="give --updates"):
+        TaskRun("mine", task, bench)
+    assert TaskRun("mine", task, replace(bench, updates=40)).length == 40
+
+
+def test_the_command_names_what_it_does_not_know(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["fashon", "--out", str(tmp_path)]) == 2
+    assert "task='fashon' is unknown: choose among digits, fashion" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="task='x' is unknown"):
+        find_task("x")
+    with pytest.raises(SystemExit):
+        main([])
+
+
+def test_the_command_lists_every_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == list(tasks())
