@@ -4,8 +4,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +23,7 @@ from sifting.training.recipe import train
 from sifting.training.run_folder import read_run
 from sifting.training.run_writer import RunFolder
 from tests.helpers import problems
+from tests.helpers.processes import Started
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
@@ -405,20 +404,15 @@ def assert_ends_alike(whole: Path, out: Path) -> None:
 def test_a_killed_comparison_ends_like_one_that_is_not(whole: Path, tmp_path: Path) -> None:
     # the table of the other, since what is charged goes into the log
     (tmp_path / "comparison.json").write_text((whole / "comparison.json").read_text())
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
     command = ["compare", OWN, "--out", str(tmp_path), "--budget", "24u", "--keep-finished"]
     command += [*FAST, *TWO]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sifting.cli.main", *command],
-        env={**os.environ, "PYTHONPATH": path, "COMPARE_PAUSE": "0.3"},
-        stdout=subprocess.DEVNULL,
-    )
+    process = Started(["-m", "sifting.cli.main", *command], env={"COMPARE_PAUSE": "0.3"})
     deadline = time.monotonic() + 60
     while (RunFolder(tmp_path / "tuned" / "seed-0").checkpoints.latest() or 0) < 6:
         assert time.monotonic() < deadline, "no checkpoint within a minute"
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert process.wait().returncode == -signal.SIGKILL
     assert read_run(tmp_path / "tuned" / "seed-0").status == "running"
     assert not (tmp_path / "tuned" / "seed-1").exists()
     assert_ends_alike(whole, tmp_path)

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sifting.exits.lessons import check_learnable
 from sifting.exits.tuned import WIDEST, TunedExit
 from sifting.model.call import mask_of
 from sifting.model.features import model_input, pooled_input
@@ -72,7 +73,13 @@ class InputExit(TunedExit):
                 "an InputExit cannot reach the model's own head, which predicts at every position: choose a "
                 "TunedExit at a block of its stack"
             )
-        self.check_labels(plan, probe)
+        if plan.kind != "losses" or plan.shapes:  # else the loss itself is what is predicted
+            check_learnable(plan, probe)
+        if any(part.has_classes and len(plan.shapes[part.logits]) > 1 for part in plan.parts):
+            raise ValueError(
+                f"an InputExit makes one prediction a sample, and this model one at every position: {plan.shapes}; "
+                "choose a TunedExit"
+            )
         given = model_input(model, lambda: plan.call.run(model, probe))
         same = (place for place, member in enumerate(tensors_in(probe)) if member is given)
         self._member = next(same, None)
