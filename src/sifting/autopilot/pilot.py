@@ -30,6 +30,7 @@ from sifting.measure.meter import Meter
 from sifting.measure.stopwatch import now
 from sifting.model.call import logits_of
 from sifting.parallel.ranks import Ranks
+from sifting.plain import Plain
 
 LEARNABLE = 0.6  # share of progress that must be made where losses are high, for a memory
 DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
@@ -192,7 +193,8 @@ class Pilot:
                 option = Option(scorer, ratio)
                 cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
                 if scorer == self.exit.looks:  # by the clocks, where they say more
-                    cost = max(cost, ratio * (self.pacing.cost or 0.0))
+                    # timed on as many samples as a step trains; most of it is not by the sample
+                    cost = max(cost, (0.5 + ratio / 4) * (self.pacing.cost or 0.0))
                 one = Judged(
                     option,
                     cost,
@@ -209,18 +211,14 @@ class Pilot:
     def _with_share(self, one: Judged, recent: Progress, cost: float) -> Judged:
         share, error = recent.share, recent.error
         if math.isnan(share) or math.isinf(error):  # no progress at all: nothing to be had
-            return replace(one, share=0.0, error=0.0, speedup=0.0, lower=0.0)
-        at = [
-            speedup(value, ratio=one.option.ratio, explore=self.explore) / (1 + cost)
-            for value in (min(share, 1.0), min(share, 1.0) - error)
-        ]
+            return replace(one, share=0.0, error=0.0, speedup=0.0)
+        gross = speedup(min(share, 1.0), ratio=one.option.ratio, explore=self.explore)
         using = self.option == one.option
         return replace(
             one,
             share=share,
             error=error,
-            speedup=at[0],
-            lower=at[1],
+            speedup=gross / (1 + cost),
             forgets=using and self.held_out.progress[one.option.scorer][-1].forgets,
         )
 
@@ -285,6 +283,9 @@ class Pilot:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave; held-out samples are read again."""
+        found = Plain(state, "the autopilot")
+        met_done = dict(zip(("met", "done"), found.items("steps"), strict=True))
+        steps = [Plain(met_done, "its steps").whole(name) for name in ("met", "done")]
         evidence = Evidence()
         evidence.load_state_dict(state["evidence"])
         decision = Decision.from_plain(dict(state["decision"]))
@@ -292,6 +293,6 @@ class Pilot:
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
         self.records = [dict(record) for record in state["records"]]
         self.pacing.load(state["pacing"])
-        self._gained = float(state["gained"])
-        self._met, self._done = map(int, state["steps"])
+        self._gained = found.number("gained")
+        self._met, self._done = steps
         self.held_out.load_state_dict(state["held_out"])
