@@ -5,6 +5,7 @@ Shapes: M held-out samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ from sifting.exits.scoring import Scorer
 from sifting.measure.learning import Progress, progress
 from sifting.measure.meter import Meter
 
-SETTLED = 0.08  # error of a share that earlier looks need not lower
+SETTLED = 0.04  # error of a share that earlier looks need not lower
 MOST = 10_000  # held-out samples that are kept at most
 AVERAGED = 0.02  # share of the run whose weights are averaged
 UNPLANNED, FEWEST, LONGEST = 50.0, 10.0, 100.0  # steps of it: where the end is not known, limits
@@ -117,7 +118,8 @@ class HeldOut:
                 losses += [exact_B.float().cpu() for exact_B, *_ in found]
                 scored = self.scorer.rehearse(batch, None, learn=False)
                 scores.append(scored[self.exit.looks].float().cpu())
-        now_M, scores_M = torch.cat(losses), torch.cat(scores)
+        # a loss above that of guessing says that a label is wrong, or rare, and by chance how much
+        now_M, scores_M = torch.cat(losses).clamp_max(self._guessing()), torch.cat(scores)
         self.meter.counts["held_out_seen"] += len(now_M)
         if self._seen:
             self._note(self.exit.looks, progress(self._seen[-1], now_M, scores_M, LADDER[0]))
@@ -126,6 +128,14 @@ class HeldOut:
             # chance, and falls back, would look like progress
             self._note(MEMORY, progress(self._seen[-1], now_M, self._seen[-2], LADDER[0]))
         self._seen = [*self._seen[-1:], now_M]
+
+    def _guessing(self) -> float:
+        """The loss of guessing among all classes; infinite where there are none."""
+        plan = self.scorer.plan
+        if plan is None or plan.kind != "parts" or len(plan.parts) != 1:
+            return math.inf
+        shape = plan.shapes.get(plan.parts[0].logits, ())
+        return math.log(shape[-1]) if plan.parts[0].has_classes and shape else math.inf
 
     def _note(self, scorer: str, found: Progress) -> None:
         self.progress[scorer] = [*self.progress.get(scorer, [])[-3:], found]

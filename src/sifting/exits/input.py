@@ -15,7 +15,7 @@ from sifting.exits.tuned import WIDEST, TunedExit
 from sifting.model.call import mask_of
 from sifting.model.features import model_input, pooled_input
 from sifting.model.objective import Score
-from sifting.model.plan import Consume, Plan
+from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 from sifting.model.values import tensors_in
 
@@ -47,6 +47,7 @@ class InputExit(TunedExit):
     def __init__(self, *, lr: float = 1e-2) -> None:
         super().__init__(lr=lr)
         self._member: int | None = None  # of a batch that the model is given as it is
+        self._by_losses = False  # whether it learns from exact losses, which the model is run for
         self._scored = 0  # batches from which it could have learned
 
     def __repr__(self) -> str:
@@ -55,7 +56,7 @@ class InputExit(TunedExit):
     @property
     def runs(self) -> bool:  # type: ignore[override]
         """Whether anything of the model is run: not where it looks at a member of the batch itself."""
-        return self._member is None
+        return self._member is None or self._by_losses
 
     @property
     def place(self) -> str | None:
@@ -73,9 +74,22 @@ class InputExit(TunedExit):
                 "TunedExit at a block of its stack"
             )
         self.check_labels(plan, probe)
+        for part in plan.parts:
+            if part.has_classes and len(plan.shapes[part.logits]) > 1:
+                raise ValueError(
+                    f"an InputExit cannot predict {part.logits} at every position: choose exit='tuned' or "
+                    "exit='last'"
+                )
         given = model_input(model, lambda: plan.call.run(model, probe))
+        size = plan.call.samples.size(probe)
+        if len(given) != size:
+            raise ValueError(
+                f"an InputExit needs a row for each sample, and {size} samples reach the model as a tensor of "
+                f"shape {tuple(given.shape)}: choose exit='tuned' or exit='last'"
+            )
         same = (place for place, member in enumerate(tensors_in(probe)) if member is given)
         self._member = next(same, None)
+        self._by_losses = plan.kind == "losses"
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         if learn:
@@ -83,13 +97,13 @@ class InputExit(TunedExit):
             learn = self._scored <= ALWAYS or self._scored % SELDOM == 0
         return super().score(plan, model, batch, score, learn)
 
-    def _features(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
-        plan.check_batch(batch)
+    def _hidden(self, plan: Plan, model: nn.Module, batch: Any) -> Tensor:
         if self._member is not None:
-            given = next(islice(tensors_in(batch), self._member, None))
-        else:
-            given = model_input(model, lambda: plan.call.run(model, batch))
-        return pooled_input(given.detach().float(), widest=WIDEST, mask=mask_of(batch))
+            return next(islice(tensors_in(batch), self._member, None))
+        return model_input(model, lambda: plan.call.run(model, batch))
+
+    def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:
+        return pooled_input(hidden.detach().float(), widest=WIDEST, mask=mask_of(batch))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), COUNT: self._scored}

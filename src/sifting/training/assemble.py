@@ -69,7 +69,10 @@ def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | N
         scope=config.scope if world > 1 else "rank",
         seed=config.seed,
         **more,
-        **{"draws": "batch" if problem.sized else "samples", **problem.sifter},
+        **{
+            "draws": "batch" if problem.sized and arm.keep != "auto" else "samples",
+            **problem.sifter,
+        },
     )
 
 
