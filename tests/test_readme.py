@@ -56,7 +56,7 @@ def test_the_first_snippet_runs() -> None:
     diff = re.search(r"```diff\n(.*?)```", readme, flags=re.DOTALL)
     assert diff is not None
     code = "\n".join(line[1:] for line in diff[1].splitlines() if not line.startswith("-"))
-    assert "Sifter(model)\n" in code  # what we recommend is the default
+    assert "Sifter(model, trial=" in code  # what we recommend is the autopilot
     torch.manual_seed(0)
     small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
     model = BertForSequenceClassification(BertConfig(vocab_size=50, intermediate_size=16, **small))
@@ -65,10 +65,14 @@ def test_the_first_snippet_runs() -> None:
         "model": model,
         "loader": DataLoader(data, batch_size=8, shuffle=True),
         "optimizer": torch.optim.AdamW(model.parameters()),
+        "held_out_batches": [
+            {"input_ids": torch.randint(5, 50, (8, 8)), "labels": torch.arange(8) % 2}
+        ],
+        "epochs": 1,
     }
     exec(code, names)
     stats = names["sifter"].stats()
-    assert (stats.steps, stats.samples_trained, stats.candidates_seen) == (4, 32, 64)
+    assert (stats.steps, stats.samples_trained, stats.candidates_seen) == (4, 32, 32)
 
 
 def test_every_make_target_named_is_there_and_every_link_leads_somewhere() -> None:

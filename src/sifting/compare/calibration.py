@@ -144,11 +144,9 @@ class Trial:
         by_share = config.warmup > 0 and self.schedule.warmup_steps == given
         by_samples = self.engine.sifter.draws == "samples"
         keep = 1.0 if by_samples else self.schedule.keep_at(0)
-        schedule, audits = self.schedule, self.audit_every
-        if self.engine.sifter.pilot is not None:
-            # nobody knows beforehand what it will select: it makes the updates of the plain loop, and
-            # what it spends beside them is charged when it is spent
-            schedule, audits = Schedule(1.0), 0
+        # nobody knows what an autopilot will select: it makes the plain loop's updates, charged the rest
+        piloted = self.engine.sifter.pilot is not None
+        schedule, audits = (Schedule(1.0), 0) if piloted else (self.schedule, self.audit_every)
         work = Work(
             schedule,
             round(problem.batch / keep),
@@ -259,9 +257,8 @@ def _check_one_thread(workload: Workload) -> None:
     threads = torch.get_num_threads()
     if threads > 1 or torch.cuda.is_available():
         raise ValueError(
-            f"clock='cpu' on {threads} threads: the time that a process computes is that of all its threads "
-            "together, and none of a GPU's. Set OMP_NUM_THREADS=1, on a machine whose CPU does all, or "
-            f"leave clock='wall' for {workload.name}"
+            f"clock='cpu' on {threads} threads: a process computes on all its threads at once, and none of it "
+            f"on a GPU. Set OMP_NUM_THREADS=1 where the CPU does all, or leave clock='wall' for {workload.name}"
         )
 
 

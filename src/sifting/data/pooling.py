@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sifting.data.drawing import count_steps
 from sifting.data.joining import Pad, join
+from sifting.data.marks import Mark, keeps_its_place
 from sifting.data.position import generator_states
 from sifting.data.samples import Samples
 from sifting.data.stream import generators_of, restore_generators
@@ -20,34 +21,12 @@ from sifting.plain import Plain
 from sifting.rng import RandomState
 
 
-class _Mark(NamedTuple):
-    """Where a loader is, in its own words."""
-
-    loader: Any
-    passes: int
-    taken: int
-    total: int
-
-
-def _mark(plain: Any) -> _Mark:
-    found = Plain(dict(zip(_Mark._fields, plain, strict=True)), "the loader's own place")
-    return _Mark(found.get("loader"), *(found.whole(name) for name in _Mark._fields[1:]))
-
-
 class _Held(NamedTuple):
     """A batch that was taken and not yet used up, and what there was before it was read."""
 
     batch: Any
     state: RandomState
-    mark: _Mark | None
-
-
-def keeps_its_place(loader: Any) -> bool:
-    """Whether a loader resumes by itself: `torchdata`'s does, from what its data set says."""
-    return any(
-        kind.__name__ == "StatefulDataLoader" and kind.__module__.split(".")[0] == "torchdata"
-        for kind in type(loader).__mro__
-    )
+    mark: Mark | None
 
 
 @dataclass(frozen=True)
@@ -82,7 +61,7 @@ class PoolPosition:
     begun: tuple[RandomState, ...] = ()
     sizes: tuple[int, ...] = ()
     over: bool = False
-    mark: _Mark | None = None
+    mark: Mark | None = None
     later: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
@@ -122,7 +101,7 @@ class PoolPosition:
             begun=tuple(map(RandomState.from_plain, found.items("begun"))),
             sizes=tuple(numbers.whole(place) for place in numbers),
             over=found.flag("over"),
-            mark=None if found.get("mark") is None else found.made("mark", _mark),
+            mark=None if found.get("mark") is None else found.made("mark", mark_of),
             later=generator_states(found, "later"),
         )
 
@@ -213,7 +192,7 @@ class _Pool:
         self.sizes: deque[int] = deque()
         self.number = place.steps
         self._marks = keeps_its_place(source.loader)
-        self._mark: _Mark | None = None  # before the batch taken last
+        self._mark: Mark | None = None  # before the batch taken last
         self._iterator = iter(source.loader)
 
     def replay(self, place: PoolPosition) -> None:
@@ -259,7 +238,7 @@ class _Pool:
             self.sizes.append(size)
         return True
 
-    def _here(self) -> _Mark | None:
+    def _here(self) -> Mark | None:
         """Where the loader is; at the beginning of a pass, a batch before the end of the last.
 
         There a data set may not know yet that it begins again: many take note of it only when the
@@ -269,7 +248,7 @@ class _Pool:
             return self._mark
         loader: Any = self.source.loader
         # a copy: a data set may go on writing to what it gave
-        return _Mark(copy.deepcopy(loader.state_dict()), self.passes, self.taken, self.total)
+        return Mark(copy.deepcopy(loader.state_dict()), self.passes, self.taken, self.total)
 
     def begin_again(self, begun: Sequence[RandomState] = ()) -> bool:
         """Begin another pass; False where an epoch has but one, or the last one was empty.

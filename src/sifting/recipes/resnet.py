@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
@@ -183,6 +184,10 @@ def problem(config: Config, data: Data) -> Problem:
         value: Tensor = model(pixel_values=pixels, labels=labels).loss
         return value
 
+    def losses(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+        pixels, labels = (batch[name].to(config.device) for name in ("pixel_values", "labels"))
+        return F.cross_entropy(model(pixel_values=pixels).logits, labels, reduction="none")
+
     def batches(size: int, seed: int = config.seed) -> ImageBatches:
         return ImageBatches(
             train,
@@ -203,6 +208,7 @@ def problem(config: Config, data: Data) -> Problem:
         model=model,
         batches=batches,
         loss=loss,
+        losses=losses,
         evaluate=lambda model: evaluate(model, test, statistics, workers=workers),
         optimizer=torch.optim.AdamW(
             model.parameters(), lr=config.max_lr, weight_decay=config.weight_decay
