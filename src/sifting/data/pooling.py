@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sifting.data.drawing import count_steps
 from sifting.data.joining import Pad, join
-from sifting.data.marks import Mark, keeps_its_place
+from sifting.data.marks import Mark, keeps_its_place, mark_of
 from sifting.data.position import generator_states
 from sifting.data.samples import Samples
 from sifting.data.stream import generators_of, restore_generators
