@@ -38,6 +38,7 @@ ORDER = [
     "model",
     "measure",
     "exits",
+    "autopilot",
     "chooser",
     "observer",
     "loader",

@@ -1,9 +1,9 @@
 """The autopilot: gathers evidence while training goes on, looks at held-out samples, decides.
 
 plain step ─▶ scores of every scorer ─▶ the user's forward: exact losses ─▶ evidence
-look ─▶ held-out losses at averaged weights ─▶ where progress was made ─▶ decision
+look ─▶ held-out losses at averaged weights ─▶ where progress was made ─▶ trial ─▶ decision
 
-Shapes: B samples of a step, M held-out samples.
+Shapes: B samples of a step.
 """
 
 from __future__ import annotations
@@ -13,27 +13,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from sifting.autopilot.average import AveragedWeights
 from sifting.autopilot.deciding import decide, expected
 from sifting.autopilot.evidence import Evidence, errors_of
 from sifting.autopilot.features import LastLayer
-from sifting.autopilot.looks import FORWARD, LookPlan, plan_looks
+from sifting.autopilot.looking import Looking
+from sifting.autopilot.looks import FORWARD
 from sifting.autopilot.options import LADDER, PLAIN, Decision, Judged, Option
-from sifting.autopilot.trial import Trial, read_held_out
+from sifting.autopilot.trial import Trial
+from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
-from sifting.measure.learning import Progress, progress, speedup
+from sifting.measure.learning import Progress, speedup
 from sifting.measure.meter import Meter
 from sifting.model.call import logits_of
 from sifting.parallel.ranks import Ranks
 
 OFTEN, EARLY, SELDOM = 2, 256, 8  # steps between two rehearsals: at first, until when, later
 DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
-SETTLED = 0.08  # error of a share that later looks need not lower
-MOST = 10_000  # held-out samples that are kept at most
 
 
 class Pilot:
@@ -64,22 +62,19 @@ class Pilot:
         self.records: list[dict[str, Any]] = []  # for the log, until it takes them
         self.ranks: Ranks | None = None
         self.rehearsing = False
-        self._plan: LookPlan | None = None
-        self._average: AveragedWeights | None = None
-        self._held_out: list[Any] = []
-        self._looks: list[tuple[int, Tensor]] = []  # steps, and the losses then
-        self._progress: dict[str, list[Progress]] = {}
+        self.acts = True  # whether what is decided is done, or only told
+        self.looking = Looking(scorer, exit, meter, self.trial)
+        self.trials: Trials | None = None  # of options, before they are taken up
         self._scores: dict[str, Tensor] = {}  # of the batch under way
         self._last_layer = LastLayer(scorer.model)
         self._met = self._done = 0  # steps that were handed out, that are over
-        self._saved: tuple[Any, Any] | None = None  # plan and averaged weights of a state
         self._gained = 0.0  # plain steps that the steps so far are expected to stand for
 
     about = "auto"  # in place of a number
 
     def __call__(self, step: int) -> float:
         """Share of the candidates that is kept, as `keep=` takes it."""
-        return 1 / self.decision.option.ratio
+        return 1 / self.decision.option.ratio if self.acts else 1.0
 
     def __repr__(self) -> str:
         return "'auto'"
@@ -100,6 +95,8 @@ class Pilot:
         """Score a batch that is about to be trained as it is, for comparing scorers, now and then."""
         self._scores = {}
         step, self._met = self._met, self._met + 1
+        if self.trials is not None:
+            self.trials.pieces.note(ids)
         if self.rehearsing or selected or step % (OFTEN if step < EARLY else SELDOM):
             return
         with self.meter.time("auditing", self.scorer.device):
@@ -153,91 +150,17 @@ class Pilot:
         self._gained += self.decision.speedup
         if self.rehearsing or self.scorer.plan is None:
             return
-        if self._plan is None:
-            self._prepare(size)
-        assert self._plan is not None
-        if self._average is not None and step % self._every == 0:
-            self._average.update(self._every)
-        if self._plan.due(step):
+        looking = self.looking
+        if looking.plan is None:
+            looking.prepare(size)
+        assert looking.plan is not None
+        looking.follow(step)
+        if looking.plan.due(step):
             with self.meter.time("auditing", self.scorer.device):
-                self._look(step)
-            self._decide(step)
-        elif not self._plan.steps and step % DECIDE_EVERY == 0:
-            self._decide(step)
-
-    def _prepare(self, size: int) -> None:
-        held_out = self.trial.held_out
-        samples = self.scorer.call.samples
-        if held_out is None:
-            self._plan = LookPlan((), 0)
-            return
-        self._held_out = read_held_out(held_out, most=MOST, size=samples.size)
-        there = sum(map(samples.size, self._held_out))
-        self._plan = plan_looks(self.trial.updates, batch=size, held_out=there)
-        if self._saved is not None and self._saved[0] is not None:
-            steps, count = self._saved[0]
-            self._plan = LookPlan(tuple(map(int, steps)), int(count))
-        if not self._plan.steps or not self.exit.looks:
-            self._plan = LookPlan((), 0)
-            self._held_out = []
-            return
-        taken, seen = [], 0
-        for batch in self._held_out:
-            count = samples.size(batch)
-            wanted = min(count, self._plan.samples - seen)
-            if wanted <= 0:
-                break
-            whole = wanted == count
-            taken.append(batch if whole else samples.take(batch, torch.arange(wanted), size=count))
-            seen += wanted
-        self._held_out = taken
-        horizon = max(10.0, 0.02 * (self.trial.updates or 2500))
-        self._average = AveragedWeights(self.scorer.model, min(horizon, 100.0))
-        if self._saved is not None and self._saved[1] is not None:
-            self._average.load_state_dict(self._saved[1])
-        self._saved = None
-
-    @property
-    def _every(self) -> int:
-        """Steps between two updates of the averaged weights, which then cost next to nothing."""
-        assert self._average is not None
-        return max(1, round(self._average.horizon / 5))
-
-    def _look(self, step: int) -> None:
-        """Held-out losses as the averaged weights have them, and where they fell."""
-        assert self._average is not None
-        losses, scores = [], []
-        with self._average.in_place():
-            for batch in self._held_out:
-                found = self.scorer.examine(batch, early=False)
-                if found is None:
-                    return
-                losses += [exact_B.float().cpu() for exact_B, *_ in found]
-                scored = self.scorer.rehearse(batch, None, learn=False)
-                scores.append(scored[self.exit.looks].float().cpu())
-        now_M, scores_M = torch.cat(losses), torch.cat(scores)
-        self.meter.counts["held_out_seen"] += len(now_M)
-        if self._looks:
-            before_M = self._looks[-1][1]
-            self._note(self.exit.looks, progress(before_M, now_M, scores_M, LADDER[0]))
-        if len(self._looks) > 1:
-            # ranked by a look before the one that progress is counted from: else what was high by
-            # chance, and falls back, would look like progress
-            ranked_M = self._looks[-2][1]
-            self._note(MEMORY, progress(self._looks[-1][1], now_M, ranked_M, LADDER[0]))
-        self._looks = [*self._looks[-1:], (step, now_M)]
-
-    def _note(self, scorer: str, found: Progress) -> None:
-        self._progress[scorer] = [*self._progress.get(scorer, [])[-3:], found]
-
-    def _recent(self, scorer: str) -> Progress | None:
-        """Progress over the last look, and the ones before it while it says too little."""
-        whole: Progress | None = None
-        for found in reversed(self._progress.get(scorer, [])):
-            whole = found if whole is None else whole + found
-            if whole.error <= SETTLED:
-                break
-        return whole
+                looking.look(step)
+                self._decide(step, size)
+        elif not looking.looks and step % DECIDE_EVERY == 0:
+            self._decide(step, size)
 
     def judge(self) -> list[Judged]:
         """What is known of every option by now."""
@@ -246,7 +169,7 @@ class Pilot:
             evidence = Evidence.joined(self.ranks.gather(evidence))
         found = []
         for scorer in self.exit.scorers:
-            recent = self._recent(scorer)
+            recent = self.looking.recent(Option(scorer, LADDER[0]))
             for ratio in LADDER:
                 option = Option(scorer, ratio)
                 cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
@@ -255,6 +178,7 @@ class Pilot:
                     cost,
                     kept_loss=evidence.kept_loss(option),
                     agreement=evidence.agreement(option),
+                    vetoed=self._vetoed(option),
                 )
                 if recent is not None and scorer == MEMORY:
                     one = replace(one, learnable=recent.share - recent.error > 1 / LADDER[0])
@@ -271,23 +195,25 @@ class Pilot:
             speedup(value, ratio=one.option.ratio, explore=self.explore) / (1 + cost)
             for value in (min(share, 1.0), min(share, 1.0) - error)
         ]
-        using = self.option == one.option
+        last = self.looking.last(one.option)
+        using = self.option == one.option and self.acts
         return replace(
             one,
             share=share,
             error=error,
             speedup=at[0],
             lower=at[1],
-            forgets=using and self._progress[one.option.scorer][-1].forgets,
+            forgets=using and last is not None and last.forgets,
         )
 
-    def _decide(self, step: int) -> None:
+    def _decide(self, step: int, size: int) -> None:
         judged = self.judge()
-        held_out = bool(self._plan is not None and self._plan.steps)
-        option, why = decide(judged, self.option, held_out=held_out)
-        if self.ranks is not None:  # the first rank's word: sums may differ in their last bits
-            plain = self.ranks.gather((option, why))[0]
-            option, why = plain
+        option, why = self._agreed(decide(judged, self.option, held_out=self.looking.looks))
+        while option not in (PLAIN, self.option) and self._harms(option, judged, step, size):
+            judged = [replace(one, vetoed=one.vetoed or self._vetoed(one.option)) for one in judged]
+            option, why = self._agreed(decide(judged, self.option, held_out=self.looking.looks))
+        if self.trials is not None:
+            self.records += self.trials.take_records()
         gain = next((expected(one) for one in judged if one.option == option), 1.0)
         made = Decision(step, option, why, max(1.0, gain), tuple(judged))
         changed = option != self.option
@@ -302,8 +228,23 @@ class Pilot:
                 "changed": changed,
                 **{k: v for k, v in made.to_plain().items() if k != "step"},
                 "judged": [one.to_plain() for one in judged],
+                "shares": self.looking.shares(),
             }
         )
+
+    def _agreed(self, found: tuple[Option, str]) -> tuple[Option, str]:
+        """The first rank's word, where there are several: sums may differ in their last bits."""
+        return found if self.ranks is None else self.ranks.gather(found)[0]
+
+    def _harms(self, option: Option, judged: Sequence[Judged], step: int, size: int) -> bool:
+        """Whether a trial finds harm in an option; on all ranks alike."""
+        if self.trials is None:
+            return False
+        cost = next(one.cost for one in judged if one.option == option)
+        return self.trials.harms(option, cost, step=step, size=size, ranks=self.ranks)
+
+    def _vetoed(self, option: Option) -> bool:
+        return self.trials is not None and self.trials.vetoed(option, self._done)
 
     def rehearse(self) -> None:
         """Choose one in two by what looks at samples from now on, whatever it is worth: to be timed."""
@@ -324,7 +265,7 @@ class Pilot:
         """What `Stats` says of it."""
         scorer = self.option.scorer or self.exit.looks or MEMORY
         option = Option(scorer, LADDER[0])
-        recent = self._recent(scorer) if scorer != MEMORY else None
+        recent = self.looking.recent(option) if scorer != MEMORY else None
         return {
             "option": f"keeps {self.option}",
             "since": self.decision.step,
@@ -343,15 +284,10 @@ class Pilot:
             "decisions": [made.to_plain() for made in self.decisions],
             "records": list(self.records),
             "evidence": self.evidence.state_dict(),
-            "looks": [[step, losses_M] for step, losses_M in self._looks],
-            "progress": {
-                name: [list(vars(one).values()) for one in found]
-                for name, found in self._progress.items()
-            },
+            "looking": self.looking.state_dict(),
+            "trials": None if self.trials is None else self.trials.state_dict(),
             "steps": [self._met, self._done],
             "gained": self._gained,
-            "plan": None if self._plan is None else [list(self._plan.steps), self._plan.samples],
-            "average": None if self._average is None else self._average.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -360,15 +296,10 @@ class Pilot:
         evidence.load_state_dict(state["evidence"])
         decision = Decision.from_plain(dict(state["decision"]))
         decisions = [Decision.from_plain(dict(made)) for made in state["decisions"]]
-        plan = state["plan"]
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
         self.records = [dict(record) for record in state["records"]]
-        self._looks = [(int(step), losses_M) for step, losses_M in state["looks"]]
-        self._progress = {
-            str(name): [Progress(*map(float, one)) for one in found]
-            for name, found in state["progress"].items()
-        }
+        self.looking.load_state_dict(state["looking"])
+        if self.trials is not None and state["trials"] is not None:
+            self.trials.load_state_dict(state["trials"])
         self._gained = float(state["gained"])
         self._met, self._done = map(int, state["steps"])
-        self._plan = self._average = None
-        self._saved = plan, state["average"]

@@ -18,7 +18,7 @@ import torch
 from sifting.autopilot.looks import LOOKING as EXTRA
 from sifting.compare.budget import Work
 from sifting.compare.workload import Workload, seed_all
-from sifting.measure.clocks import COUNTED, OPERATIONS, UPDATE
+from sifting.measure.clocks import COUNTED, OPERATIONS, UPDATE, of_update
 from sifting.measure.stopwatch import Clock, timed_by
 from sifting.training.arms import find_arm
 from sifting.training.assemble import assemble
@@ -118,8 +118,7 @@ class Trial:
             "candidates_seen": stats.candidates_seen,
             "selections": stats.selections,
             "audits": stats.audits,
-            "looking": 0.0,
-            "held_out_seen": 0,
+            **dict.fromkeys(("looking", "held_out_seen", "trials", "trial_updates"), 0),
         }
 
     def _check_size(self) -> None:
@@ -316,8 +315,10 @@ def _tables(readings: Mapping[str, Reading]) -> dict[str, dict[str, float]]:
         tables[arm] = {
             name: statistics.median(found) if found else 0.0 for name, found in times.items()
         }
+        table = tables[arm]
         # no more than a sample's part of a training forward
-        tables[arm]["looking"] = tables[arm]["forward"] / reading.samples
+        table["looking"] = table["forward"] / reading.samples
+        table["trials"] = of_update(table) + table["data"] * reading.samples
     return tables
 
 

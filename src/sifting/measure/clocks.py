@@ -10,6 +10,7 @@ COUNTED = {
     "scoring": "selections",
     "auditing": "audits",
     "looking": "held_out_seen",
+    "trials": "trial_updates",
 }
 UPDATE = ("forward", "backward", "optimizer")  # once an update
 OPERATIONS = (*COUNTED, *UPDATE)
@@ -24,7 +25,8 @@ def repetitions(updates: int, counts: Mapping[str, float]) -> dict[str, float]:
 
     Args:
         updates: that were made.
-        counts: candidates_seen, selections, audits and held_out_seen of the sifter; 0 where one is missing.
+        counts: candidates_seen, selections, audits, held_out_seen and trial_updates of the sifter; 0
+            where one is missing.
     """
     counted = {name: counts.get(count, 0) for name, count in COUNTED.items()}
     return {**counted, **dict.fromkeys(UPDATE, updates)}
@@ -42,7 +44,8 @@ def charged(
 
     Args:
         table: seconds of loading one candidate, of scoring a batch, of an audit, of looking at a
-            held-out sample, and of an update's forward, backward and optimizer step.
+            held-out sample, of a trial's update, and of an update's forward, backward and optimizer
+            step.
         updates, counts: see `repetitions`.
     """
     done = repetitions(updates, counts)
