@@ -114,7 +114,7 @@ def train(
                 schedule.step()
             if done == stop:
                 break
-    found = {
+    return {
         "model": copy.deepcopy(model.state_dict()),
         "optimizer": copy.deepcopy(opt.state_dict()),
         "schedule": schedule.state_dict(),
@@ -129,7 +129,6 @@ def train(
         "trials": sifter.stats().trial_updates,
         "records": [r for r in sifter.pilot.records if r["kind"] == "trial"],
     }
-    return found
 
 
 def plain(value: Any) -> Any:
