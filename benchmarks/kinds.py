@@ -19,7 +19,8 @@ from torch import nn
 from sifting.files import write_json
 from sifting.recipes import bert
 from sifting.recipes.text.pairs import IGNORED, Pairs
-from sifting.training.run_folder import RunFolder, read_run
+from sifting.training.run_folder import read_run
+from sifting.training.run_writer import RunFolder
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -61,9 +62,9 @@ def main() -> None:
     found: dict[str, dict[str, dict[str, float]]] = {}
     for path in sorted(args.runs.glob("*/seed-*/run.json")):
         run, folder = read_run(path.parent), RunFolder(path.parent)
-        step = folder.latest()
+        step = folder.checkpoints.latest()
         assert step is not None, f"{folder.path} has no checkpoint"
-        model.load_state_dict(folder.load(step)["model"])
+        model.load_state_dict(folder.checkpoints.load(step)["model"])
         figures = accuracies(model, dev, count=config.dev_sequences)
         found.setdefault(run.config["arm"], {})[str(run.config["seed"])] = figures
     command = f"python benchmarks/kinds.py runs/{args.runs.name} $SIFT_DATA/text"

@@ -14,7 +14,7 @@ import sifting
 from tools.draw_map import ORDER, PACKAGE, homes, imports, room_of, sources
 
 # Rooms that import nothing of ours.
-ALONE = {"_version", "files", "markdown", "terminal", "log", "rng", "selection"}
+ALONE = {"_version", "files", "markdown", "terminal", "log", "plain", "selection"}
 # Files that are pure: they import only each other, read and write nothing, and print nothing. A
 # folder stands for all its files.
 PURE = ["selection", "verdict/intervals.py"]

@@ -17,7 +17,6 @@ from sifting._version import __version__
 
 if TYPE_CHECKING:
     from sifting.autopilot.trial import Trial
-    from sifting.chooser import Selection
     from sifting.exits.additive import AdditiveExit
     from sifting.exits.base import Exit
     from sifting.exits.input import InputExit
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from sifting.exits.tuned import TunedExit
     from sifting.measure.stats import SiftingWarning, Stats
     from sifting.sifter import Sifter
+    from sifting.step import Selection
 
 __all__ = [
     "AdditiveExit",
@@ -45,7 +45,7 @@ _HOME = {
     "Exit": "exits.base",
     "InputExit": "exits.input",
     "MemoryExit": "exits.memory",
-    "Selection": "chooser",
+    "Selection": "step",
     "Sifter": "sifter",
     "SiftingWarning": "measure.stats",
     "Stats": "measure.stats",

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
-from sifting.loader import Cursor
+from sifting.cursor import Cursor
 from sifting.measure.meter import Meter
 from sifting.parallel.detect import in_use, unwrap
 from sifting.parallel.ranks import Ranks

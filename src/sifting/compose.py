@@ -93,7 +93,7 @@ def make_pilot(
         rank = dist.get_rank() if in_use() else 0
         own = seed + 1_000_003 * (rank + 1)  # each rank draws its own
         pieces = Pieces(scorer, exit, rule=rule, trial=trial, meter=meter, seed=own)
-        pilot.trials = Trials(pieces, pilot.looking)
+        pilot.trials = Trials(pieces, pilot.held_out)
     return pilot
 
 

@@ -126,17 +126,12 @@ def write_json(
      "format": 1
     }
     """
-    write_text(path, json.dumps(content, indent=1) + "\n", digest=digest)
+    write_bytes(path, json_bytes(content), digest=digest)
 
 
-def write_state(
-    path: str | Path, state: Mapping[str, Any], *, digest: Digest | None = None
-) -> None:
-    """Write tensors and plain values by `torch.save`, whole or not at all."""
-    import torch  # what else is written here is written without it
-
-    with replacing(path, digest=digest) as file:
-        torch.save(dict(state), file)  # type: ignore[arg-type]
+def json_bytes(content: Mapping[str, Any]) -> bytes:
+    """A JSON file's content."""
+    return (json.dumps(content, indent=1) + "\n").encode("utf-8")
 
 
 def drop_parts(folder: str | Path) -> None:

@@ -7,14 +7,13 @@ draws="batch"                          `data.splitting`  each batch of the loade
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 
-from sifting.chooser import IdChoice, Step
+from sifting.cursor import Place, choice_of
 from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Draw, IndexPosition, Position
@@ -22,72 +21,13 @@ from sifting.data.splitting import BatchSource
 from sifting.data.stream import plain_indices
 from sifting.measure.stopwatch import now
 from sifting.selection.schedule import candidate_count
+from sifting.step import Step
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
-KINDS: dict[str, Any] = {"batches": Position, "indices": IndexPosition, "pool": PoolPosition}
-Place = Position | IndexPosition | PoolPosition
 # A training batch, what is known of it, and the place after it.
 Handed = tuple[Any, Step, Place]
-
-
-class Cursor:
-    """Where a sifter is in its loader, between the loaders that are made of it.
-
-    Attributes:
-        position: in the epoch that is iterated; None between epochs.
-        resuming: whether the next iteration goes on from there instead of beginning anew.
-        batches_met: candidate batches since warm-up ended, where they come as batches.
-        twins: of loaders whose worker processes live on, to be found again in the next epoch.
-    """
-
-    def __init__(self) -> None:
-        self.position: Place | None = None
-        self.resuming = False
-        self.batches_met = 0
-        self.twins: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
-    def restart(self) -> None:
-        """The next iteration begins an epoch anew."""
-        self.position, self.resuming = None, False
-
-    def state_dict(self) -> dict[str, Any]:
-        position = None if self.position is None else self.position.to_plain()
-        return {"batches_met": self.batches_met, "position": position}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        met, position = int(state["batches_met"]), _place(state["position"])
-        self.batches_met, self.position = met, position
-        self.resuming = position is not None
-
-    @staticmethod
-    def divided(states: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
-        """The state that one of `world` ranks goes on with, from those of the ranks that saved."""
-        met, own = int(states[0]["batches_met"]), _place(states[rank % len(states)]["position"])
-        if own is None:
-            return {"batches_met": met, "position": None}
-        places = [_place(state["position"]) for state in states]
-        if isinstance(own, IndexPosition):
-            alike = [place for place in places if isinstance(place, IndexPosition)]
-            return {"batches_met": met, "position": own.divided(alike, world).to_plain()}
-        if not isinstance(own, Position):
-            raise ValueError(
-                f"a run that {len(states)} ranks saved in the middle of an epoch cannot go on with {world}: "
-                "they pool the batches of an iterable, each its own. Save between epochs "
-                "(state_dict(epoch_over=True)) to go on with another number, or use draws='batch'"
-            )
-        if own.pieces:  # trained again from its start, and so met again
-            met -= own.counted
-        known = [place for place in places if isinstance(place, Position)]
-        return {"batches_met": met, "position": own.divided(known, rank, world).to_plain()}
-
-
-def _place(plain: Mapping[str, Any] | None) -> Place | None:
-    if plain is None:
-        return None
-    place: Place = KINDS[plain["kind"]].from_plain(plain)
-    return place
 
 
 class SiftedLoader:
@@ -274,9 +214,9 @@ class SiftedLoader:
                 yield batch, Step(draw.size, ids=draw.indices), place
                 continue
             if draw.choice is not None:
-                plain = dict(draw.choice)
-                candidates = draw.candidates if plain.pop("everything") else None
-                made = sifter.chooser.read(IdChoice(**plain), batch, candidates=candidates)
+                choice, everything = choice_of(draw)
+                candidates = draw.candidates if everything else None
+                made = sifter.chooser.read(choice, batch, candidates=candidates)
             else:
                 made = sifter.chooser(batch, draw.candidates, draw.size)
                 if sifter.chooser.together is None:  # else samples have moved

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from sifting.autopilot.pilot import Pilot
-from sifting.chooser import Selection, Step
 from sifting.data.tree import shallow_copy
 from sifting.exits.base import Exit, TrainedBatch
 from sifting.exits.scoring import Scorer
@@ -21,6 +20,7 @@ from sifting.measure.audit import Auditor, explored_means, warn_user
 from sifting.measure.meter import SPAN, Meter
 from sifting.model.agreement import compare_gradients
 from sifting.model.call import logits_of
+from sifting.step import Selection, Step
 
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
 
@@ -68,7 +68,8 @@ class Observer:
                 batch
             )  # where it was not scored, nobody has asked yet how losses are made
         if self.pilot is not None:
-            self.pilot.meet(batch, step.ids, selected=step.selection is not None)
+            met = self.pilot.meet(batch, step.ids, selected=step.selection is not None)
+            step = replace(step, rehearsed=met)
         self.current, self._heard = step, False
         self.under_way = step.size
         return step
@@ -121,7 +122,9 @@ class Observer:
                 several are fetched before the first is trained.
         """
         if step is not None:
-            self.current, self._heard = step, False
+            self.current, self._heard, self.under_way = step, False, step.size
+        if self.pilot is not None and self.current is not None and self.current.rehearsed:
+            self.pilot.listen()
         handle = model.register_forward_hook(Listener(self))
         try:
             with self.meter.time("between", self.scorer.device):
@@ -141,8 +144,7 @@ class Observer:
                 f"got a tensor of shape {tuple(losses_B.shape)}"
             )
         self._heard = True
-        if self.pilot is not None:
-            self.pilot.hear(losses_B, None, step.members)
+        self._tell_pilot(step, losses_B)
         if step.members is not None:
             trained = TrainedBatch(self.scorer.call, step.members, step.ids)
             self.exit.observe(trained, losses_B)
@@ -185,17 +187,21 @@ class Observer:
             if plan.heads and self.meter.counts["selections"] % VOCABULARY_EVERY:
                 return
             members = step.selection.batch
-        elif plan.heads and self._unwanted():
-            return
+        elif plan.heads and self.pilot is not None and step.rehearsed is None:
+            turn = step.explored and self.meter.counts["selections"] % VOCABULARY_EVERY == 0
+            if not turn and not self.exit.by_id:
+                return  # nobody has a use for them
         losses_B = self.scorer.losses(output, members)
         if losses_B is not None and losses_B.shape == (step.size,):
-            if self.pilot is not None:
-                self.pilot.hear(losses_B, output, members)
+            self._tell_pilot(step, losses_B, output)
             self.observe(losses_B)
 
-    def _unwanted(self) -> bool:
-        """Whether an autopilot has no use for this batch's losses, a pass over a vocabulary."""
-        return self.pilot is not None and not self.pilot.listening and not self.exit.by_id
+    def _tell_pilot(self, step: Step, losses_B: Tensor, output: Any = None) -> None:
+        """Hand the losses of a rehearsed batch to the pilot, once."""
+        if self.pilot is None or step.rehearsed is None or step is not self.current:
+            return
+        self.current = replace(step, rehearsed=None)
+        self.pilot.hear(step.rehearsed, losses_B, output, step.members)
 
     def _listen(self, output: Any, step: Step) -> None:
         """Have the gradient of the user's loss noted at the logits, once."""

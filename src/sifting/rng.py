@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sifting.plain import Plain, generator_state
+
 
 def save_random_state() -> dict[str, Any]:
     """All global streams of this process, its GPUs' too, as tensors and numbers for a checkpoint."""
@@ -78,11 +80,27 @@ class RandomState:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> RandomState:
-        """Back from what `to_plain` gave."""
-        python = plain["python"]
-        state = python["version"], tuple(python["words"].tolist()), python["gauss"]
-        saved, numpy = plain.get("numpy"), None
-        if saved is not None and "numpy" in sys.modules:
-            keys = saved["keys"].cpu().numpy().astype("uint32")
-            numpy = ("MT19937", keys, saved["place"], saved["has_gauss"], saved["cached"])
-        return cls(plain["torch"].cpu(), state, numpy)
+        """Back from what `to_plain` gave; each is tried on a generator of its own first."""
+        found = Plain(plain, "the random streams")
+        python = found.made("python", _python_state)
+        numpy = None
+        if "numpy" in found and "numpy" in sys.modules:
+            numpy = found.made("numpy", _numpy_state)
+        return cls(found.made("torch", generator_state), python, numpy)
+
+
+def _python_state(plain: Any) -> tuple[Any, ...]:
+    found = Plain(plain, "Python's random stream")
+    gauss = None if found.get("gauss") is None else found.number("gauss")
+    state = found.whole("version"), tuple(found.tensor("words", dims=1).tolist()), gauss
+    random.Random().setstate(state)
+    return state
+
+
+def _numpy_state(plain: Any) -> tuple[Any, ...]:
+    found = Plain(plain, "NumPy's random stream")
+    keys = found.tensor("keys", dims=1).cpu().numpy().astype("uint32")
+    place, has_gauss = found.whole("place"), found.whole("has_gauss", most=1)
+    state = ("MT19937", keys, place, has_gauss, found.number("cached"))
+    sys.modules["numpy"].random.RandomState(0).set_state(state)
+    return state

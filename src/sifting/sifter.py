@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.trial import Trial
-from sifting.chooser import Chooser, Selection
+from sifting.chooser import Chooser
 from sifting.compose import (
     AUTO,
     check_auto,
@@ -30,15 +30,15 @@ from sifting.compose import (
     make_rule,
     make_scorer,
     one_of,
-    say_changes,
     settings_of,
 )
+from sifting.cursor import Cursor
 from sifting.data.joining import Pad
 from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_exit
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit, Setting
-from sifting.loader import Cursor, SiftedLoader
+from sifting.loader import SiftedLoader
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
 from sifting.measure.stats import Stats, reduced
@@ -50,8 +50,8 @@ from sifting.parallel.detect import in_use
 from sifting.parallel.ranks import Ranks
 from sifting.selection.policies import Policy
 from sifting.selection.schedule import Schedule
-
-VERSION = 3  # of a state
+from sifting.state import load_saved, saved
+from sifting.step import Selection
 
 
 class Sifter:
@@ -323,39 +323,15 @@ class Sifter:
             epoch_over: whether the place in the loader is left out, so that whoever goes on
                 begins an epoch anew.
         """
-        cursor = self.cursor.state_dict()
-        return {
-            "version": VERSION,
-            "settings": self.settings(),
-            "generator": self._generator.get_state(),
-            "autocast": self._scorer.autocast,
-            "cursor": {**cursor, "position": None} if epoch_over else cursor,
-            "meter": self.meter.state_dict(),
-            "exit": self.exit.state_dict(),
-            "pilot": None if self.pilot is None else self.pilot.state_dict(),
-            "under_way": self.observer.under_way,
-        }
+        return saved(self, epoch_over=epoch_over)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`, in the middle of an epoch too.
 
-        The next iteration goes on after the last batch handed out before the state was taken.
+        The next iteration goes on after the last batch handed out before the state was taken. A
+        state that is refused changes nothing.
         """
-        if state.get("version") != VERSION:
-            raise ValueError(
-                f"this sifter state has version {state.get('version')!r}, and this release reads "
-                f"version {VERSION}: finish the run with the release it was started with, or begin anew"
-            )
-        self.exit.load_state_dict(state["exit"])  # refuses what is another exit's
-        say_changes(state["settings"], self.settings())
-        self._generator.set_state(state["generator"].cpu())
-        self._scorer.autocast = int(state["autocast"])
-        self.cursor.load_state_dict(state["cursor"])
-        self.meter.load_state_dict(state["meter"])
-        if self.pilot is not None and state["pilot"] is not None:
-            self.pilot.load_state_dict(state["pilot"])
-        self.observer.forget()
-        self.observer.under_way = int(state["under_way"])
+        load_saved(self, state)
 
     @property
     def device(self) -> torch.device:

@@ -103,7 +103,7 @@ def train(
     opt.register_step_post_hook(lambda *_: hooks.append(1))
     while done < stop:
         for x, y in sifter(loader):
-            if done == 7 and not sifter.pilot.looking.looks:
+            if done == 7 and not sifter.pilot.held_out.looks:
                 raise AssertionError("the run does not look at held-out samples")
             batches.append(x.clone())
             loss_of(model, (x, y)).backward()
@@ -143,11 +143,11 @@ def plain(value: Any) -> Any:
 
 
 def look_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sifting.autopilot import looking
+    from sifting.autopilot import held_out
     from sifting.autopilot.looks import LookPlan
 
     monkeypatch.setattr(
-        looking, "plan_looks", lambda *a, **k: LookPlan((3, 6, 12, 17), k["held_out"])
+        held_out, "plan_looks", lambda *a, **k: LookPlan((3, 6, 12, 17), k["held_out"])
     )
 
 

@@ -22,7 +22,8 @@ from sifting.measure.clocks import OPERATIONS
 from sifting.recipes import resnet
 from sifting.training.locks import locked
 from sifting.training.recipe import train
-from sifting.training.run_folder import RunFolder, read_run
+from sifting.training.run_folder import read_run
+from sifting.training.run_writer import RunFolder
 from tests.helpers import problems
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
@@ -45,9 +46,9 @@ def run(out: Path, *options: str, workload: str = OWN, budget: str = "24u") -> i
 
 def weights(path: Path) -> dict[str, Any]:
     folder = RunFolder(path)
-    step = folder.latest()
+    step = folder.checkpoints.latest()
     assert step is not None
-    return folder.load(step)["model"]
+    return folder.checkpoints.load(step)["model"]
 
 
 def same(one: Path, other: Path) -> bool:
@@ -413,7 +414,7 @@ def test_a_killed_comparison_ends_like_one_that_is_not(whole: Path, tmp_path: Pa
         stdout=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 60
-    while (RunFolder(tmp_path / "tuned" / "seed-0").latest() or 0) < 6:
+    while (RunFolder(tmp_path / "tuned" / "seed-0").checkpoints.latest() or 0) < 6:
         assert time.monotonic() < deadline, "no checkpoint within a minute"
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
@@ -453,5 +454,5 @@ def test_a_comparison_that_is_asked_to_stop_saves_all_and_ends_like_one_that_is_
     for arm, step in steps.items():
         stopped = read_run(tmp_path / arm / "seed-0")
         assert (stopped.status, stopped.summary["stopped_by"]) == ("stopped", number.name)
-        assert RunFolder(tmp_path / arm / "seed-0").latest() == step
+        assert RunFolder(tmp_path / arm / "seed-0").checkpoints.latest() == step
     assert_ends_alike(whole, tmp_path)

@@ -20,7 +20,8 @@ from sifting import Sifter
 from sifting.cli import main as sift
 from sifting.training.engine import Engine
 from sifting.training.problem import Pace, Task
-from sifting.training.run_folder import RunFolder, read_run
+from sifting.training.run_folder import read_run
+from sifting.training.run_writer import RunFolder
 from tests.helpers.pages import DOCS, importable, module, titled_blocks, write_blocks
 from tests.helpers.processes import run_ranks
 

@@ -38,7 +38,7 @@ def test_time_is_charged_also_when_the_body_raises() -> None:
 
 def test_state_round_trip() -> None:
     meter = audits(0.9, 1.1)
-    meter.counts["steps"] = 7
+    meter.counts.update(steps=7, selections=2)
     meter.observe(torch.tensor([2.0, 1.0]))
     meter.warned.add("worse_than_random")
     other = Meter()

@@ -18,7 +18,8 @@ from sifting.recipes.text.common import TextData, read_text
 from sifting.recipes.text.pairs import IGNORED, Pairs
 from sifting.training.arms import ARMS
 from sifting.training.recipe import train
-from sifting.training.run_folder import RunFolder, read_run
+from sifting.training.run_folder import read_run
+from sifting.training.run_writer import RunFolder
 from tests.helpers.text import prose
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
@@ -169,15 +170,15 @@ def test_a_killed_run_is_resumed_to_the_same_weights(data: TextData, tmp_path: P
     process = multiprocessing.get_context("fork").Process(target=first)
     process.start()
     deadline = time.monotonic() + 60
-    while (RunFolder(run).latest() or 0) < 6 and time.monotonic() < deadline:
+    while (RunFolder(run).checkpoints.latest() or 0) < 6 and time.monotonic() < deadline:
         time.sleep(0.005)
     process.kill()
     process.join()
     assert process.exitcode == -signal.SIGKILL, "it ended before it could be killed"
-    assert 6 <= (RunFolder(run).latest() or 0) < 30
+    assert 6 <= (RunFolder(run).checkpoints.latest() or 0) < 30
     assert train(RECIPE, config, run, data=data, resume=True) == "finished"
     assert train(RECIPE, config, tmp_path / "whole", data=data) == "finished"
-    ends = [RunFolder(tmp_path / name).load(30)["model"] for name in ("whole", "run")]
+    ends = [RunFolder(tmp_path / name).checkpoints.load(30)["model"] for name in ("whole", "run")]
     for name, value in ends[0].items():
         assert torch.equal(value, ends[1][name]), name
     logs = [

@@ -13,7 +13,8 @@ from sifting.recipes.gpt import PRESETS, RECIPE
 from sifting.recipes.text.common import TextData, read_text
 from sifting.training.arms import ARMS
 from sifting.training.recipe import train
-from sifting.training.run_folder import RunFolder, read_run
+from sifting.training.run_folder import read_run
+from sifting.training.run_writer import RunFolder
 from tests.helpers.text import prose
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
@@ -97,9 +98,9 @@ def test_a_cut_run_resumes_to_the_same_end(data: TextData, tmp_path: Path) -> No
 
     with pytest.raises(KeyboardInterrupt):
         train(RECIPE, config, tmp_path / "cut", data=data, watch=stop)
-    assert RunFolder(tmp_path / "cut").latest() == 10
+    assert RunFolder(tmp_path / "cut").checkpoints.latest() == 10
     assert train(RECIPE, config, tmp_path / "cut", data=data, resume=True) == "finished"
-    ends = [RunFolder(tmp_path / name).load(30)["model"] for name in ("whole", "cut")]
+    ends = [RunFolder(tmp_path / name).checkpoints.load(30)["model"] for name in ("whole", "cut")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     audits = [(tmp_path / name / "audits.jsonl").read_text() for name in ("whole", "cut")]
     assert audits[0] == audits[1] != ""

@@ -14,7 +14,8 @@ from sifting.recipes.images.reading import read_images
 from sifting.recipes.resnet import RECIPE
 from sifting.training.arms import ARMS
 from sifting.training.recipe import train
-from sifting.training.run_folder import RunFolder, read_run
+from sifting.training.run_folder import read_run
+from sifting.training.run_writer import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
@@ -73,12 +74,12 @@ def test_a_run_resumes_to_the_same_end(arm: str, digits: Any, tmp_path: Path) ->
     train(RECIPE, config, tmp_path / "whole", data=digits)
     with pytest.raises(KeyboardInterrupt):
         train(RECIPE, replace(config), tmp_path / "cut", data=digits, watch=stop_after(17))
-    assert RunFolder(tmp_path / "cut").latest() == 17  # in the middle of an epoch
+    assert RunFolder(tmp_path / "cut").checkpoints.latest() == 17  # in the middle of an epoch
     assert train(RECIPE, config, tmp_path / "cut", data=digits, resume=True) == "finished"
     assert (
         train(RECIPE, config, tmp_path / "cut", data=digits, resume=True) == "finished"
     )  # as it is
-    ends = [RunFolder(tmp_path / name).load(35)["model"] for name in ("whole", "cut")]
+    ends = [RunFolder(tmp_path / name).checkpoints.load(35)["model"] for name in ("whole", "cut")]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
@@ -108,7 +109,7 @@ def test_recalibration_is_measured_on_a_copy_and_changes_nothing(
     config = replace(TINY, arm="default", updates=9, recalibrate=5)
     train(RECIPE, config, tmp_path / "with", data=digits)
     train(RECIPE, replace(config, recalibrate=0), tmp_path / "without", data=digits)
-    states = [RunFolder(tmp_path / name).load(9) for name in ("with", "without")]
+    states = [RunFolder(tmp_path / name).checkpoints.load(9) for name in ("with", "without")]
     assert states[0]["model"].keys() == states[1]["model"].keys()
     for name, value in states[0]["model"].items():
         assert torch.equal(value, states[1]["model"][name]), name
@@ -155,14 +156,14 @@ def test_large_pictures_train_resume_and_evaluate_on_workers(tmp_path: Path) -> 
         assert run.summary is not None
         assert run.summary["updates"] == 6
         assert 0 <= run.summary["final"]["accuracy_recalibrated"] <= 1
-        found: dict[str, torch.Tensor] = RunFolder(out).load(6)["model"]
+        found: dict[str, torch.Tensor] = RunFolder(out).checkpoints.load(6)["model"]
         return found
 
     alone, two = final("alone", 0), final("two", 2)
     assert all(torch.equal(alone[name], two[name]) for name in alone)
     with pytest.raises(KeyboardInterrupt):
         train(RECIPE, replace(config, workers=1), tmp_path / "cut", watch=stop_after(2))
-    assert RunFolder(tmp_path / "cut").latest() == 2  # of 3 candidate batches an epoch
+    assert RunFolder(tmp_path / "cut").checkpoints.latest() == 2  # of 3 candidate batches an epoch
     resumed = final("cut", 1, resume=True)
     assert all(torch.equal(alone[name], resumed[name]) for name in alone)
 

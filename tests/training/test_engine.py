@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import Sifter, files
+from sifting import Sifter, checksums
 from sifting.training.engine import Diverged, Engine
 from sifting.training.problem import Pace, Task
-from sifting.training.run_folder import RunError, RunFolder, read_run
+from sifting.training.run_folder import RunError, read_run
+from sifting.training.run_writer import RunFolder
 from tests.helpers.models import Net
 
 
@@ -45,6 +46,13 @@ def build(folder: RunFolder, *, pace: Pace, arm: dict[str, Any], pause: float = 
     loader = DataLoader(data, batch_size=16, shuffle=True)
     task = Task(model, optimizer, loader, loss, evaluate, schedule)
     return Engine(task, Sifter(model, **{"draws": "batch", **arm}), pace, folder)
+
+
+def reopened(path: Path, *, pace: Pace, arm: dict[str, Any]) -> Engine:
+    found = RunFolder(path).checkpoints.newest()
+    engine = build(RunFolder.reopen(path, config={}, found=found), pace=pace, arm=arm)
+    engine.resume(found)
+    return engine
 
 
 # random labels are learned by heart here, and the library says so
@@ -84,12 +92,12 @@ def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(
     object.__setattr__(broken.task, "loss", fails)
     with pytest.raises(KeyboardInterrupt):
         broken.run()
-    step = broken.folder.latest()
-    assert step == 14
-    folder = RunFolder.reopen(tmp_path / "broken", config={}, step=step)
+    found = broken.folder.checkpoints.newest()
+    assert found.step == 14
+    folder = RunFolder.reopen(tmp_path / "broken", config={}, found=found)
     again = build(folder, pace=pace, arm=arm)
     torch.manual_seed(12345)
-    again.resume(step)
+    again.resume(found)
     assert again.run() == "finished"
     assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again), strict=True))
 
@@ -194,7 +202,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint(tmp_path: Path) -> None:
     object.__setattr__(engine.task, "loss", steep)
     with pytest.raises(Diverged, match=r"after update 14, .* checkpoint is .*00000007"):
         engine.run()
-    assert engine.folder.latest() == 7
+    assert engine.folder.checkpoints.latest() == 7
     assert read_run(tmp_path / "run").status == "failed"
 
 
@@ -205,7 +213,7 @@ def test_losses_of_a_checkpoint_are_put_where_those_to_come_are(
     engine.advance(7)
     again = build(engine.folder, pace=PACE, arm=ARMS[0])
     monkeypatch.setattr(Sifter, "device", torch.device("meta"))
-    again.resume(7)
+    again.resume(engine.folder.checkpoints.newest())
     assert [loss.device.type for loss in again.progress.losses] == ["meta"] * 2
 
 
@@ -226,7 +234,7 @@ def test_a_run_that_is_asked_to_stop_saves_first(tmp_path: Path) -> None:
     engine.advance(9)
     assert engine.finish() == "stopped"
     assert read_run(tmp_path / "run").summary["stopped_by"] == "supper"
-    assert RunFolder(tmp_path / "run").latest() == 10
+    assert RunFolder(tmp_path / "run").checkpoints.latest() == 10
 
 
 def test_the_summary_counts_what_all_ranks_did(
@@ -277,14 +285,13 @@ import test_engine as t
 folder = pathlib.Path(sys.argv[1])
 pace = t.Pace(updates=40, log_every=5, evaluate_every=1, checkpoint_every=3)
 if folder.exists():
-    from sifting.training.run_folder import RunFolder
-    step = RunFolder(folder).latest()
-    run = t.RunFolder.reopen(folder, config={{}}, step=step)
+    found = t.RunFolder(folder).checkpoints.newest()
+    run = t.RunFolder.reopen(folder, config={{}}, found=found)
 else:
-    step, run = None, t.RunFolder.create(folder, config={{}})
+    from sifting.training.checkpoints import Found
+    found, run = Found(), t.RunFolder.create(folder, config={{}})
 engine = t.build(run, pace=pace, arm=t.ARMS[2], pause=float(sys.argv[2]))
-if step is not None:
-    engine.resume(step)
+engine.resume(found)
 print(engine.run(), flush=True)
 """
 
@@ -299,7 +306,7 @@ def launch(folder: Path, pause: float) -> subprocess.Popen[str]:
 def wait_for(folder: Path, step: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if (RunFolder(folder).latest() or 0) >= step:
+        if (RunFolder(folder).checkpoints.latest() or 0) >= step:
             return
         time.sleep(0.02)
     raise AssertionError("no checkpoint within a minute")
@@ -323,7 +330,7 @@ def test_a_killed_process_is_resumed_to_the_same_weights(
     pace = Pace(updates=40, log_every=5, evaluate_every=1, checkpoint_every=3)
     whole = build(RunFolder.create(tmp_path / "whole", config={}), pace=pace, arm=ARMS[2])
     whole.run()
-    saved = RunFolder(tmp_path / "run").load(40)["model"]
+    saved = RunFolder(tmp_path / "run").checkpoints.load(40)["model"]
     for name, value in whole.task.model.state_dict().items():
         assert torch.equal(value, saved[name]), name
 
@@ -357,14 +364,13 @@ def test_checkpoints_by_time_change_nothing_of_the_run(tmp_path: Path) -> None:
     timed = replace(timed, clip=1.0)
     engine = build(RunFolder.create(tmp_path / "timed", config={}), pace=timed, arm=ARMS[2])
     engine.advance(12)
-    assert engine.folder.latest() is None
+    assert engine.folder.checkpoints.latest() is None
     engine._saved -= 1e4  # as if so much time had passed
     engine.advance(1)
-    assert engine.folder.latest() == 13
+    assert engine.folder.checkpoints.latest() == 13
     engine.advance(1)
-    assert engine.folder.latest() == 13
-    again = build(RunFolder.reopen(tmp_path / "timed", config={}, step=13), pace=timed, arm=ARMS[2])
-    again.resume(13)
+    assert engine.folder.checkpoints.latest() == 13
+    again = reopened(tmp_path / "timed", pace=timed, arm=ARMS[2])
     assert again.run() == "finished"
     assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(again), strict=True))
 
@@ -379,14 +385,13 @@ def test_a_full_disk_ends_the_run_with_a_message_and_it_goes_on_later(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(files, "write_state", full)
+        patch.setattr(checksums, "write_state", full)
         with pytest.raises(RunError, match=r"No space left on device; the last good .*00000007"):
             engine.advance(9)
     run = read_run(tmp_path / "run")
     assert run.status == "stopped"
     assert "No space left" in run.summary["stopped_by"]
-    again = build(RunFolder.reopen(tmp_path / "run", config={}, step=7), pace=PACE, arm=ARMS[0])
-    again.resume(7)
+    again = reopened(tmp_path / "run", pace=PACE, arm=ARMS[0])
     assert again.run() == "finished"
 
 

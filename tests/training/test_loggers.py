@@ -11,7 +11,8 @@ from torch import nn
 from sifting import Sifter
 from sifting.training.engine import Engine, Pace, Task
 from sifting.training.loggers import scalars, to_writer
-from sifting.training.run_folder import RunFolder, read_run
+from sifting.training.run_folder import read_run
+from sifting.training.run_writer import RunFolder
 from tests.helpers.models import Net
 from tests.helpers.run_folders import made, write
 

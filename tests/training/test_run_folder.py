@@ -4,13 +4,14 @@ import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from sifting.training import run_folder as runs
-from sifting.training.run_folder import RunError, RunFolder, read_run
+from sifting.training import run_writer
+from sifting.training.checkpoints import Found
+from sifting.training.run_folder import RunError, read_attached, read_run
+from sifting.training.run_writer import RunFolder
 
 
 def make(path: Path) -> RunFolder:
@@ -44,57 +45,141 @@ def test_a_line_cut_off_at_the_end_is_left_out_and_one_in_the_middle_is_damage(
         read_run(folder.path)
 
 
+def found(folder: RunFolder) -> Found:
+    return folder.checkpoints.newest(folder.id)
+
+
 def test_reopening_forgets_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    RunFolder.reopen(folder.path, config={"seed": 1}, step=3)
-    assert [line["step"] for line in read_run(folder.path).metrics] == [1, 2, 3]
+    audits = folder.path / "audits.jsonl"
+    audits.write_text('{"step": 4}\n')
+    folder.save(5, {"update": 5}, keep=2)
+    folder.log({"kind": "train", "step": 6})
+    audits.write_text('{"step": 4}\n{"step": 5}\n')
+    again = RunFolder.reopen(folder.path, config={"seed": 1}, found=found(folder))
+    assert [line["step"] for line in read_run(folder.path).metrics] == [1, 2, 3, 4, 5]
+    assert audits.read_text() == '{"step": 4}\n'
+    again.log({"kind": "train", "step": 6})
+    again.finish("finished", {})
+    assert [line["step"] for line in read_run(folder.path).metrics] == [1, 2, 3, 4, 5, 6]
     with pytest.raises(RunError, match=r"other settings \(seed: 1 → 2\)"):
-        RunFolder.reopen(folder.path, config={"seed": 2}, step=3)
+        RunFolder.reopen(folder.path, config={"seed": 2}, found=found(folder))
 
 
-def test_audits_are_numbered_by_the_batches_before_them(tmp_path: Path) -> None:
+def test_a_log_that_is_not_what_the_checkpoint_saw_is_not_gone_on_with(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    log = folder.path / "audits.jsonl"
-    log.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(10)))
-    RunFolder.reopen(folder.path, config={"seed": 1}, step=3, batches=6)
-    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [*range(6)]
-    RunFolder.reopen(folder.path, config={"seed": 1}, step=3)
-    assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [*range(3)]
+    folder.save(5, {"update": 5}, keep=2)
+    log = folder.path / "metrics.jsonl"
+    whole = log.read_bytes()
+    for content, why in [
+        (b"", "was shortened"),
+        (whole[:-40], "was shortened"),
+        (whole.replace(b"0.5", b"0.6"), "its checksum differs"),
+    ]:
+        log.write_bytes(content)
+        with pytest.raises(RunError, match=rf"metrics\.jsonl .*{why}"):
+            RunFolder.reopen(folder.path, config={"seed": 1}, found=found(folder))
+        assert log.read_bytes() == content
+
+
+def test_a_shortened_log_of_a_run_that_is_over_is_not_taken_for_the_whole(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.finish("finished", {"accuracy": 0.5})
+    log = folder.path / "metrics.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:3]))
+    with pytest.raises(RunError, match=r"metrics\.jsonl was shortened"):
+        read_run(folder.path)
+
+
+def test_every_file_is_held_against_its_checksum(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.attach("reference.json", {"forward": 0.5})
+    folder.finish("finished", {"accuracy": 0.5})
+    assert read_attached(folder.path, "reference.json") == {"forward": 0.5}
+    assert read_attached(folder.path, "other.json") is None
+    for name in ("run.json", "config.json", "environment.json", "summary.json", "reference.json"):
+        file = folder.path / name
+        whole = file.read_bytes()
+        file.write_bytes(whole.replace(b"5", b"6").replace(b"1", b"2").replace(b"2.", b"3."))
+        with pytest.raises(RunError, match=name):
+            read_run(folder.path) and read_attached(folder.path, name)
+        file.unlink()
+        with pytest.raises(RunError, match=name):
+            read_run(folder.path) and read_attached(folder.path, name)
+        file.write_bytes(whole)
+    read_run(folder.path)
+
+
+def test_a_run_of_the_first_format_is_read_and_not_gone_on_with(tmp_path: Path) -> None:
+    for name, content in [
+        ("run.json", {"format": 1, "status": "stopped"}),
+        ("config.json", {"seed": 1}),
+        ("environment.json", {}),
+    ]:
+        (tmp_path / name).write_text(json.dumps(content))
+    assert read_run(tmp_path).config == {"seed": 1}
+    with pytest.raises(RunError, match="is a run of format 1"):
+        RunFolder.reopen(tmp_path, config={"seed": 1}, found=Found())
+    (tmp_path / "run.json").write_text(json.dumps({"format": 1, "status": "finished"}))
+    with pytest.raises(RunError, match=r"summary\.json cannot be read"):
+        read_run(tmp_path)
+    (tmp_path / "run.json").write_text(json.dumps({"format": 2, "status": "stopped"}))
+    with pytest.raises(RunError, match=r"run\.json is damaged: it has no checksum"):
+        read_run(tmp_path)
+
+
+def test_a_line_that_is_no_object_is_named(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    log = folder.path / "metrics.jsonl"
+    log.write_text(log.read_text() + "[1, 2]\n")
+    with pytest.raises(RunError, match="line 6, is damaged: it holds no JSON object"):
+        read_run(folder.path)
+
+
+def test_a_line_that_the_disk_has_no_room_for_is_not_written_by_half(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(tmp_path)
+    whole = (folder.path / "metrics.jsonl").read_bytes()
+
+    class Small:
+        def __init__(self, path: Path) -> None:
+            self.path = path
+
+        def __enter__(self) -> Small:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def write(self, data: bytes) -> int:
+            with open(self.path, "ab") as file:
+                return file.write(data[:7])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda path, *a, **o: Small(path))
+        with pytest.raises(OSError, match="No space left"):
+            folder.log({"kind": "train", "step": 6})
+    assert (folder.path / "metrics.jsonl").read_bytes() == whole
+    folder.finish("stopped", {})
+    assert len(read_run(folder.path).metrics) == 5
+
+
+def test_logs_or_checkpoints_without_their_run_are_not_written_over(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    folder.save(5, {"update": 5}, keep=2)
+    (folder.path / "run.json").unlink()
+    with pytest.raises(RunError, match=r"holds metrics\.jsonl of a run whose run\.json is gone"):
+        RunFolder.check(folder.path)
+    (folder.path / "metrics.jsonl").unlink()
+    with pytest.raises(RunError, match="holds checkpoints/step-00000005"):
+        RunFolder.check(folder.path)
 
 
 def test_several_ranks_may_look_at_once_whether_a_folder_can_be_written(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(RunFolder.check, [tmp_path / "run"] * 400))
     assert not (tmp_path / "run").exists()  # nothing is made before there is something to write
-
-
-def test_checkpoints_are_whole_and_the_last_are_kept(tmp_path: Path) -> None:
-    folder = make(tmp_path)
-    for step in (10, 20, 30):
-        folder.save(step, {"x": torch.full((3,), float(step))}, keep=2)
-    assert folder.latest() == 30
-    assert sorted(p.name for p in folder.checkpoints.iterdir()) == [
-        "step-00000020",
-        "step-00000030",
-    ]
-    assert folder.load(20)["x"].tolist() == [20.0] * 3
-    (folder.checkpoints / ".step-00000040.part").mkdir()  # killed while writing
-    assert folder.latest() == 30
-    (folder.checkpoints / "step-00000030" / "state.pt").unlink()  # killed while writing it again
-    assert folder.latest() == 20
-
-
-def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
-    class Evil:
-        def __reduce__(self) -> Any:
-            return print, ("never",)
-
-    folder = make(tmp_path)
-    path = folder.checkpoint_path(5)
-    path.mkdir()
-    torch.save({"x": Evil()}, path / "state.pt")
-    with pytest.raises(RunError, match="cannot read the checkpoint"):
-        folder.load(5)
 
 
 def test_a_folder_in_use_or_unwritable_or_too_small_is_refused_before_training(
@@ -107,7 +192,7 @@ def test_a_folder_in_use_or_unwritable_or_too_small_is_refused_before_training(
     with pytest.raises(RunError, match="cannot write a run to"):
         RunFolder.create(tmp_path / "file" / "run", config={})
     full = shutil.disk_usage(tmp_path)._replace(free=10 * 2**20)
-    monkeypatch.setattr(runs.shutil, "disk_usage", lambda path: full)
+    monkeypatch.setattr(run_writer.shutil, "disk_usage", lambda path: full)
     with pytest.raises(RunError, match="10 MiB free, and 3 checkpoints need 300 MiB"):
         RunFolder.create(tmp_path / "other", config={}, checkpoint_bytes=100 * 2**20)
 
@@ -116,37 +201,24 @@ def test_what_is_no_run_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"is not a run folder: run.json cannot be read"):
         read_run(tmp_path)
     (tmp_path / "run.json").write_text(json.dumps({"format": 99}))
-    with pytest.raises(RunError, match="has format 99; this release reads 1"):
+    with pytest.raises(RunError, match="has format 99; this release reads 1 and 2"):
         read_run(tmp_path)
     (tmp_path / "run.json").write_text("[")
     with pytest.raises(RunError, match="is damaged"):
         read_run(tmp_path)
 
 
-def test_nothing_is_written_or_deleted_through_a_link(tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    (other / "step-00000001").mkdir(parents=True)
-    (other / "step-00000001" / "state.pt").write_text("precious")
+def test_a_planted_temporary_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     folder = make(tmp_path)
-    folder.checkpoints.rmdir()
-    folder.checkpoints.symlink_to(other)
-    with pytest.raises(RunError, match="checkpoints is a link"):
-        folder.save(10, {"x": 1}, keep=1)
-    with pytest.raises(RunError, match="checkpoints is a link"):
-        folder.drop_checkpoints()
-    folder.checkpoints.unlink()
-    folder.checkpoints.mkdir()
-    (folder.checkpoints / "step-00000001").symlink_to(other / "step-00000001")
-    with pytest.raises(RunError, match="step-00000001 is a link"):
-        folder.save(10, {"x": 1}, keep=1)
-    (folder.path / ".metrics.jsonl.part").symlink_to(other / "step-00000001" / "state.pt")
-    RunFolder.reopen(folder.path, config={"seed": 1}, step=3)
-    assert (other / "step-00000001" / "state.pt").read_text() == "precious"
+    (tmp_path / "other").write_text("precious")
+    (folder.path / ".metrics.jsonl.part").symlink_to(tmp_path / "other")
+    RunFolder.reopen(folder.path, config={"seed": 1}, found=Found())
+    assert (tmp_path / "other").read_text() == "precious"
 
 
 def test_how_often_to_save_may_change_on_the_way(tmp_path: Path) -> None:
     folder = make(tmp_path)
     now = {"seed": 1, "checkpoint_every": "5m"}
-    RunFolder.reopen(folder.path, config=now, step=3, free=("checkpoint_every",))
+    RunFolder.reopen(folder.path, config=now, found=Found(), free=("checkpoint_every",))
     with pytest.raises(RunError, match="checkpoint_every: None → '5m'"):
-        RunFolder.reopen(folder.path, config=now, step=3)
+        RunFolder.reopen(folder.path, config=now, found=Found())

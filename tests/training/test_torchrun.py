@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from sifting.training.run_folder import RunFolder, read_run
+from sifting.training.run_folder import read_run
+from sifting.training.run_writer import RunFolder
 from tests.helpers.processes import LIMIT, run_ranks, torchrun
 
 PROCESSES = 2
@@ -21,7 +22,8 @@ WORDS = ["-m", "sifting.cli.main", *COMMAND.split(), *SMALL.split(), "--out"]
 def test_two_processes_train_stop_together_and_go_on_to_the_same_weights(tmp_path: Path) -> None:
     cut = torchrun([*WORDS, tmp_path / "cut"])
     deadline = time.monotonic() + LIMIT
-    while (RunFolder(tmp_path / "cut").latest() or 0) < 5 and time.monotonic() < deadline:
+    folder = RunFolder(tmp_path / "cut")
+    while (folder.checkpoints.latest() or 0) < 5 and time.monotonic() < deadline:
         time.sleep(0.05)
     cut.send_signal(signal.SIGTERM)  # torchrun hands it on to both
     said = cut.communicate(timeout=LIMIT)
@@ -38,7 +40,7 @@ def test_two_processes_train_stop_together_and_go_on_to_the_same_weights(tmp_pat
         assert run.metrics[-1]["samples_trained"] == run.summary["updates"] * 10 * PROCESSES
         assert run.metrics[-1]["candidates_seen"] == 2 * run.metrics[-1]["samples_trained"]
     last = runs[0].summary["updates"]
-    ends = [RunFolder(tmp_path / name).load(last) for name in ("whole", "cut")]
+    ends = [RunFolder(tmp_path / name).checkpoints.load(last) for name in ("whole", "cut")]
     assert len(ends[0]["ranks"]) == PROCESSES
     for name, value in ends[0]["model"].items():
         assert torch.equal(value, ends[1]["model"][name]), name

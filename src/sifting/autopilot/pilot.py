@@ -18,7 +18,7 @@ from torch import Tensor
 from sifting.autopilot.deciding import decide, expected
 from sifting.autopilot.evidence import Evidence, errors_of
 from sifting.autopilot.features import LastLayer
-from sifting.autopilot.looking import Looking
+from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.looks import FORWARD
 from sifting.autopilot.options import LADDER, PLAIN, Decision, Judged, Option
 from sifting.autopilot.trial import Trial
@@ -55,7 +55,6 @@ class Pilot:
         trial: Trial | None,
     ) -> None:
         self.scorer, self.exit, self.meter, self.explore = scorer, exit, meter, explore
-        self.trial = trial or Trial()
         self.evidence = Evidence()
         self.decision = Decision(0, PLAIN, "nothing is known yet")
         self.decisions: list[Decision] = []
@@ -63,9 +62,8 @@ class Pilot:
         self.ranks: Ranks | None = None
         self.rehearsing = False
         self.acts = True  # whether what is decided is done, or only told
-        self.looking = Looking(scorer, exit, meter, self.trial)
         self.trials: Trials | None = None  # of options, before they are taken up
-        self._scores: dict[str, Tensor] = {}  # of the batch under way
+        self.held_out = HeldOut(scorer, exit, meter=meter, trial=trial or Trial())
         self._last_layer = LastLayer(scorer.model)
         self._met = self._done = 0  # steps that were handed out, that are over
         self._gained = 0.0  # plain steps that the steps so far are expected to stand for
@@ -91,25 +89,36 @@ class Pilot:
 
     # -- evidence from training itself
 
-    def meet(self, batch: Any, ids: Sequence[Any] | None, *, selected: bool) -> None:
-        """Score a batch that is about to be trained as it is, for comparing scorers, now and then."""
-        self._scores = {}
+    def meet(
+        self, batch: Any, ids: Sequence[Any] | None, *, selected: bool
+    ) -> Mapping[str, Tensor] | None:
+        """Score a batch that is about to be trained as it is, for comparing scorers, now and then.
+
+        Returns every scorer's scores, to be handed back with the batch's losses; None mostly.
+        """
         step, self._met = self._met, self._met + 1
         if self.trials is not None:
             self.trials.pieces.note(ids)
         if self.rehearsing or selected or step % (OFTEN if step < EARLY else SELDOM):
-            return
+            return None
         with self.meter.time("auditing", self.scorer.device):
-            self._scores = self.scorer.rehearse(batch, ids)
             self.meter.counts["rehearsals"] += 1
-            self._last_layer.listen(self.scorer.plan)
+            return self.scorer.rehearse(batch, ids) or None
 
-    def hear(self, losses_B: Tensor, output: Any, batch: Any) -> None:
-        """Take in the exact losses of the batch under way, from the user's own forward."""
+    def listen(self) -> None:
+        """A batch that was met is about to be trained: what its last layer is given is wanted."""
+        self._last_layer.listen(self.scorer.plan)
+
+    def hear(self, scores: Mapping[str, Tensor], losses_B: Tensor, output: Any, batch: Any) -> None:
+        """Take in the exact losses of a batch that was met, from the user's own forward.
+
+        Args:
+            scores: that `meet` gave.
+            losses_B: of its samples.
+            output: of the forward; None where the losses were reported.
+            batch: as it was trained.
+        """
         features_BH = self._last_layer.take()
-        if not self._scores:
-            return
-        scores, self._scores = self._scores, {}
         if any(len(found) != len(losses_B) for found in scores.values()):
             return
         errors_BC = None
@@ -143,23 +152,18 @@ class Pilot:
         Args:
             size: samples that it trained.
         """
-        self._scores = {}
         self._last_layer.take()
         self._done += 1
         step = self._done
         self._gained += self.decision.speedup
-        if self.rehearsing or self.scorer.plan is None:
-            return
-        looking = self.looking
-        if looking.plan is None:
-            looking.prepare(size)
-        assert looking.plan is not None
-        looking.follow(step)
-        if looking.plan.due(step):
+        if self.rehearsing or not (self.scorer.plan is not None or self.exit.looks):
+            return  # nothing is known of the model yet
+        self.held_out.follow(step, size)
+        if self.held_out.due(step):
             with self.meter.time("auditing", self.scorer.device):
-                looking.look(step)
+                self.held_out.look(step)
                 self._decide(step, size)
-        elif not looking.looks and step % DECIDE_EVERY == 0:
+        elif not self.held_out.looks and step % DECIDE_EVERY == 0:
             self._decide(step, size)
 
     def judge(self) -> list[Judged]:
@@ -169,7 +173,7 @@ class Pilot:
             evidence = Evidence.joined(self.ranks.gather(evidence))
         found = []
         for scorer in self.exit.scorers:
-            recent = self.looking.recent(Option(scorer, LADDER[0]))
+            recent = self.held_out.recent(Option(scorer, LADDER[0]))
             for ratio in LADDER:
                 option = Option(scorer, ratio)
                 cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
@@ -195,7 +199,6 @@ class Pilot:
             speedup(value, ratio=one.option.ratio, explore=self.explore) / (1 + cost)
             for value in (min(share, 1.0), min(share, 1.0) - error)
         ]
-        last = self.looking.last(one.option)
         using = self.option == one.option and self.acts
         return replace(
             one,
@@ -203,15 +206,15 @@ class Pilot:
             error=error,
             speedup=at[0],
             lower=at[1],
-            forgets=using and last is not None and last.forgets,
+            forgets=using and self.held_out.progress[one.option][-1].forgets,
         )
 
     def _decide(self, step: int, size: int) -> None:
         judged = self.judge()
-        option, why = self._agreed(decide(judged, self.option, held_out=self.looking.looks))
+        option, why = self._chosen(judged)
         while option not in (PLAIN, self.option) and self._harms(option, judged, step, size):
-            judged = [replace(one, vetoed=one.vetoed or self._vetoed(one.option)) for one in judged]
-            option, why = self._agreed(decide(judged, self.option, held_out=self.looking.looks))
+            judged = [replace(one, vetoed=self._vetoed(one.option)) for one in judged]
+            option, why = self._chosen(judged)
         if self.trials is not None:
             self.records += self.trials.take_records()
         gain = next((expected(one) for one in judged if one.option == option), 1.0)
@@ -228,12 +231,13 @@ class Pilot:
                 "changed": changed,
                 **{k: v for k, v in made.to_plain().items() if k != "step"},
                 "judged": [one.to_plain() for one in judged],
-                "shares": self.looking.shares(),
+                "shares": self.held_out.shares(),
             }
         )
 
-    def _agreed(self, found: tuple[Option, str]) -> tuple[Option, str]:
-        """The first rank's word, where there are several: sums may differ in their last bits."""
+    def _chosen(self, judged: Sequence[Judged]) -> tuple[Option, str]:
+        """What `decide` says; the first rank's word: sums may differ in their last bits."""
+        found = decide(judged, self.option, held_out=self.held_out.looks)
         return found if self.ranks is None else self.ranks.gather(found)[0]
 
     def _harms(self, option: Option, judged: Sequence[Judged], step: int, size: int) -> bool:
@@ -256,16 +260,11 @@ class Pilot:
         found, self.records = self.records, []
         return found
 
-    @property
-    def listening(self) -> bool:
-        """Whether the exact losses of the batch under way are wanted."""
-        return bool(self._scores)
-
     def summary(self) -> dict[str, Any]:
         """What `Stats` says of it."""
         scorer = self.option.scorer or self.exit.looks or MEMORY
         option = Option(scorer, LADDER[0])
-        recent = self.looking.recent(option) if scorer != MEMORY else None
+        recent = self.held_out.recent(option) if scorer != MEMORY else None
         return {
             "option": f"keeps {self.option}",
             "since": self.decision.step,
@@ -284,10 +283,10 @@ class Pilot:
             "decisions": [made.to_plain() for made in self.decisions],
             "records": list(self.records),
             "evidence": self.evidence.state_dict(),
-            "looking": self.looking.state_dict(),
-            "trials": None if self.trials is None else self.trials.state_dict(),
             "steps": [self._met, self._done],
             "gained": self._gained,
+            "held_out": self.held_out.state_dict(),
+            "trials": None if self.trials is None else self.trials.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -298,8 +297,8 @@ class Pilot:
         decisions = [Decision.from_plain(dict(made)) for made in state["decisions"]]
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
         self.records = [dict(record) for record in state["records"]]
-        self.looking.load_state_dict(state["looking"])
-        if self.trials is not None and state["trials"] is not None:
-            self.trials.load_state_dict(state["trials"])
         self._gained = float(state["gained"])
         self._met, self._done = map(int, state["steps"])
+        self.held_out.load_state_dict(state["held_out"])
+        if self.trials is not None and state["trials"] is not None:
+            self.trials.load_state_dict(state["trials"])

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sifting.autopilot.looking import Looking
-from sifting.autopilot.looks import FORWARD, LOOKING
+from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.options import PLAIN, Option
 from sifting.autopilot.pieces import Pieces
 from sifting.log import say
@@ -111,11 +110,11 @@ class Trials:
 
     Args:
         pieces: trains them.
-        looking: looks at held-out samples, and shares the budget.
+        held_out: looks at held-out samples, and shares the budget.
     """
 
-    def __init__(self, pieces: Pieces, looking: Looking) -> None:
-        self.pieces, self.looking, self.meter = pieces, looking, pieces.meter
+    def __init__(self, pieces: Pieces, held_out: HeldOut) -> None:
+        self.pieces, self.held_out, self.meter = pieces, held_out, pieces.meter
         self.records: list[dict[str, Any]] = []  # for the log, until it takes them
         self._found: dict[Option, tuple[int, bool]] = {}  # steps, and whether there was harm
         self._said = False
@@ -157,7 +156,7 @@ class Trials:
         return found.harms
 
     def _able(self, size: int) -> bool:
-        if not self.looking.looks:
+        if not self.held_out.looks:
             return False
         why = self.pieces.unable(size)
         if why is not None and not self._said and self.pieces.trial.loss is not None:
@@ -167,15 +166,10 @@ class Trials:
 
     def _left(self, step: int, size: int) -> tuple[float, float]:
         """Updates' worth of time that trials may take, and of a look."""
-        plan, trial, counts = self.looking.plan, self.pieces.trial, self.meter.counts
-        assert plan is not None
-        whole = trial.updates or step
-        look = plan.samples * FORWARD / size
-        planned = sum(look for due in plan.steps if step < due <= whole)
-        spent = (
-            counts["held_out_seen"] * FORWARD / size + counts["trial_updates"] * trial.accumulate
-        )
-        left = LOOKING * whole - planned - spent
+        trial = self.pieces.trial
+        looks, look = self.held_out.spent(step, size)
+        tried = self.meter.counts["trial_updates"] * trial.accumulate
+        left = self.held_out.budget * (trial.updates or step) - looks - tried
         return left / trial.accumulate, look / trial.accumulate
 
     def _length(self, step: int, size: int) -> int:
@@ -205,7 +199,7 @@ class Trials:
                     number = MOST_DRAWS * step + draw
                     self.pieces.train(aside, which, updates=length, size=size, draw=number)
                     self.meter.counts["trial_updates"] += updates  # both take as long
-                    losses_M = self.looking.losses()
+                    losses_M = self.held_out.losses()
                     if losses_M is None:
                         return None
                     found[which].append(losses_M)

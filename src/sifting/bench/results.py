@@ -85,7 +85,7 @@ def result_of(folder: Path) -> dict[str, Any] | None:
     loads = [line["load"] for run in runs for line in run.metrics if "load" in line]
     environment = runs[0].environment
     finals = {arm: _finals(of_arm, judged.metric) for arm, of_arm in by_arm.items()}
-    return rounded(
+    result: dict[str, Any] = rounded(
         {
             "format": FORMAT,
             **{key: note[key] for key in ("task", "about", "command", "asked", "waited")},
@@ -114,6 +114,7 @@ def result_of(folder: Path) -> dict[str, Any] | None:
             },
         }
     )
+    return result
 
 
 def _figures(arm: Mapping[str, Any]) -> dict[str, Any]:

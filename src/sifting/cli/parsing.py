@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 from rich.console import Console
@@ -28,8 +28,10 @@ class TrainOptions(Generic[C]):
     out: Path
     """Run folder."""
     config: C
-    resume: bool = False
-    """Go on with the run in the folder; a finished one is left as it is."""
+    resume: Literal["no", "yes", "auto"] = "no"
+    """Go on with the run in the folder; a finished one is left as it is. auto: begin where there is none."""
+    rank_timeout: str = "5m"
+    """Time (90s, 10m) after which a rank that hangs ends the run on all ranks."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,21 @@ def _options(config: C, argv: list[str], make: Callable[[C], Any], prog: str, ab
         description=f"{about}\n\nArms:\n\n{arms}",
         config=(tyro.conf.OmitArgPrefixes,),
     )
+
+
+def spell_out_resume(argv: list[str]) -> list[str]:
+    """`--resume` alone, as it may be written, with its value.
+
+    >>> spell_out_resume(["--resume", "--out", "a"]), spell_out_resume(["--resume=auto"])
+    (['--resume=yes', '--out', 'a'], ['--resume=auto'])
+    """
+    alone = {"--resume": "--resume=yes", "--no-resume": "--resume=no"}
+    return [
+        word
+        if word not in alone or (word == "--resume" and after in ("no", "yes", "auto"))
+        else alone[word]
+        for word, after in zip(argv, [*argv[1:], ""], strict=False)
+    ]
 
 
 def refuse(config: RunConfig, base: RunConfig, instead: Mapping[str, str]) -> None:

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import tyro
 
-from sifting.cli.parsing import TrainOptions, parse_preset, usage
+from sifting.cli.parsing import TrainOptions, parse_preset, spell_out_resume, usage
 from sifting.compare.workload import import_from_here
 from sifting.terminal import say
+from sifting.training.amounts import parse_amount
 from sifting.training.engine import Diverged
 from sifting.training.launch import process_group, rank_and_world
 from sifting.training.progress import progress_line
@@ -35,18 +36,29 @@ def main(argv: Sequence[str]) -> int:
         recipe = find_recipe(words[0])
         _, options = parse_preset(
             recipe.presets,
-            words[1:],
+            spell_out_resume(words[1:]),
             make=lambda preset: TrainOptions(out=tyro.MISSING, config=preset),
             prog=label,
             about=recipe.about,
         )
         config = options.config
+        understood = "time (90s, 10m)"
+        kind, patience = parse_amount(
+            options.rank_timeout, name="rank_timeout", understood=understood
+        )
+        if kind != "seconds":
+            raise ValueError(f"rank_timeout={options.rank_timeout!r}: give {understood}")
         with process_group(config.device) as device:
             config = replace(config, device=device)
             leads = rank_and_world()[0] == 0
             with progress_line(config.arm, shown=leads) as watch:
                 outcome = run_recipe(
-                    recipe, config, options.out, resume=options.resume, watch=watch
+                    recipe,
+                    config,
+                    options.out,
+                    resume="auto" if options.resume == "auto" else options.resume == "yes",
+                    watch=watch,
+                    rank_timeout=patience,
                 )
     except (RunError, Diverged, ValueError) as error:
         say(f"{label}: {error}", error=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sifting import files
+from sifting import checksums
 from sifting.compare.budget import Budget
 from sifting.compare.calibration import Calibration
 from sifting.compare.turns import PlannedRun
@@ -19,7 +18,7 @@ from sifting.training.arms import find_arm
 from sifting.training.config import OPERATIONAL, RunConfig, plain_settings
 from sifting.training.run_folder import RunError
 
-FORMAT = 1
+FORMAT = 2  # with a checksum
 NAME = "comparison.json"
 
 
@@ -102,7 +101,7 @@ class Manifest:
         named = {"format": FORMAT, "target": content.pop("workload")}  # its name in the file
         try:
             out.mkdir(parents=True, exist_ok=True)
-            files.write_json(out / NAME, {**named, **content})
+            checksums.write_json(out / NAME, {**named, **content})
         except OSError as error:
             raise RunError(f"cannot write a comparison to {out}: {error}") from error
 
@@ -142,9 +141,13 @@ def read_manifest(out: Path) -> Manifest | None:
     if not path.exists():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != FORMAT:
-            raise RunError(f"{path} has format {content['format']!r}; this release reads {FORMAT}")
+        content = checksums.read_json(path, required=False)
+        if content.get("format") != FORMAT:
+            raise RunError(
+                f"{path} has format {content.get('format')!r}, and this release goes on with format {FORMAT}: "
+                "finish the comparison with the release it was started with, or choose another folder"
+            )
+        content = checksums.read_json(path)
         return Manifest(
             workload=content["target"],
             asked=content["asked"],
@@ -154,6 +157,8 @@ def read_manifest(out: Path) -> Manifest | None:
             evaluation=float(content["evaluation"]),
             checkpoint_bytes=int(content.get("checkpoint_bytes", 0)),
         )
+    except checksums.Damaged as error:
+        raise RunError(str(error)) from error
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} is damaged: {type(error).__name__} {error}") from error
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sifting import files
 from sifting.compare.workload import Workload, seed_all
 from sifting.rng import load_random_state, save_random_state
 from sifting.training.assemble import assemble
+from sifting.training.checkpoints import Checkpoints
 from sifting.training.config import RunConfig
 from sifting.training.engine import Diverged, Engine
 from sifting.training.locks import locked
-from sifting.training.run_folder import RunError, RunFolder, read_run
+from sifting.training.run_folder import RunError, read_status
 from sifting.training.signals import listening
 
 TURN = 3.0  # seconds that an arm trains before it is another one's turn, where no block is given
@@ -54,7 +54,7 @@ class PlannedRun:
     @property
     def status(self) -> str:
         """That of its run folder; "new" where there is none."""
-        return read_run(self.path).status if (self.path / "run.json").exists() else "new"
+        return read_status(self.path) if (self.path / "run.json").exists() else "new"
 
     @property
     def over(self) -> bool:
@@ -81,7 +81,7 @@ class Turn:
             extra={"batch": problem.batch, "budget": dict(run.budget)},
             reference=run.table,
         )
-        files.write_json(run.path / "reference.json", run.table)
+        self.engine.folder.attach("reference.json", run.table)
         self.status: str | None = None
         self._streams: dict[str, Any] | None = save_random_state()  # until the engine keeps them
 
@@ -165,7 +165,7 @@ def run_in_turns(
                 if not keep_finished:
                     for turn in turns:
                         if turn.status == "finished":
-                            turn.engine.folder.drop_checkpoints()
+                            turn.engine.folder.checkpoints.drop()
             stop.engine = None
     return None
 
@@ -236,7 +236,7 @@ class TimeLeft:
     def __init__(self, runs: Sequence[PlannedRun]) -> None:
         self.begin = time.monotonic()
         self.started = {
-            run.path: self._share(run, RunFolder(run.path).latest() or 0)
+            run.path: self._share(run, Checkpoints(run.path / "checkpoints").latest() or 0)
             for run in runs
             if not run.over
         }

@@ -13,8 +13,10 @@ from torch import Tensor
 
 from sifting.data.drawing import count_steps
 from sifting.data.joining import Pad, join
+from sifting.data.position import generator_states
 from sifting.data.samples import Samples
 from sifting.data.stream import generators_of, restore_generators
+from sifting.plain import Plain
 from sifting.rng import RandomState
 
 
@@ -100,17 +102,23 @@ class PoolPosition:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> PoolPosition:
         """Back from what `to_plain` gave."""
-        numbers = {name: int(plain[name]) for name in ("steps", "passes", "taken", "total", "left")}
+        found = Plain(plain, "the place in the pooled batches")
+        sizes = found.items("sizes")
+        numbers = Plain({str(place): size for place, size in enumerate(sizes)}, "'sizes'")
         return cls(
-            RandomState.from_plain(plain["start"]),
-            dict(plain["generators"]),
-            held=tuple(map(RandomState.from_plain, plain["held"])),
-            begun=tuple(map(RandomState.from_plain, plain["begun"])),
-            sizes=tuple(plain["sizes"]),
-            over=bool(plain["over"]),
-            mark=None if plain["mark"] is None else _Mark(*plain["mark"]),
-            later=dict(plain["later"]),
-            **numbers,
+            found.made("start", RandomState.from_plain),
+            generator_states(found, "generators"),
+            steps=found.whole("steps"),
+            passes=found.whole("passes", least=1),
+            taken=found.whole("taken"),
+            total=found.whole("total"),
+            left=found.whole("left"),
+            held=tuple(map(RandomState.from_plain, found.items("held"))),
+            begun=tuple(map(RandomState.from_plain, found.items("begun"))),
+            sizes=tuple(numbers.whole(place) for place in numbers),
+            over=found.flag("over"),
+            mark=None if found.get("mark") is None else _Mark(*found.items("mark")),
+            later=generator_states(found, "later"),
         )
 
 

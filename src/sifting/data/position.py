@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sifting.data.stream import StreamPosition, plain_indices
+from sifting.plain import Plain
 from sifting.rng import RandomState
 
 
@@ -53,11 +55,24 @@ class Position:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Position:
         """Back from what `to_plain` gave."""
-        known = {item.name: plain[item.name] for item in fields(cls)}
-        for name in ("start", "fetch", "before"):
-            if known[name] is not None:
-                known[name] = RandomState.from_plain(known[name])
-        return cls(**known)
+        found = Plain(plain, "the place in the loader")
+        return cls(
+            start=found.made("start", RandomState.from_plain),
+            generators=generator_states(found, "generators"),
+            warm=found.flag("warm"),
+            batches=found.whole("batches"),
+            pieces=found.whole("pieces"),
+            samples=found.whole("samples"),
+            counted=found.flag("counted"),
+            fetch=None
+            if found.get("fetch") is None
+            else found.made("fetch", RandomState.from_plain),
+            before=None
+            if found.get("before") is None
+            else found.made("before", RandomState.from_plain),
+            candidates=optional(found, "candidates"),
+            ranks=optional(found, "ranks", least=1),
+        )
 
     def divided(self, everyones: Sequence[Position], rank: int, world: int) -> Position:
         """This place for one of another number of ranks; a batch half-trained starts anew.
@@ -99,8 +114,17 @@ class Draw:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Draw:
-        state = plain["state"]
-        return cls(**{**plain, "state": None if state is None else RandomState.from_plain(state)})
+        found = Plain(plain, "a step drawn ahead")
+        size = found.whole("size", least=1)
+        state = found.get("state")
+        return cls(
+            indices=found.items("indices"),
+            size=size,
+            candidates=found.whole("candidates", least=size),
+            sifts=found.flag("sifts"),
+            choice=found.get("choice"),
+            state=None if state is None else found.made("state", RandomState.from_plain),
+        )
 
 
 @dataclass(frozen=True)
@@ -150,14 +174,19 @@ class IndexPosition:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> IndexPosition:
         """Back from what `to_plain` gave."""
-        known = {item.name: plain[item.name] for item in fields(cls)}
+        found = Plain(plain, "the place in the loader")
         return cls(
-            **{
-                **known,
-                "start": RandomState.from_plain(plain["start"]),
-                "stream": StreamPosition.from_plain(plain["stream"]),
-                "ahead": tuple(map(Draw.from_plain, plain["ahead"])),
-            }
+            start=found.made("start", RandomState.from_plain),
+            generators=generator_states(found, "generators"),
+            warm=found.flag("warm"),
+            seed=found.whole("seed", most=2**64),
+            steps=found.whole("steps"),
+            stream=found.made("stream", StreamPosition.from_plain),
+            ahead=tuple(map(Draw.from_plain, found.items("ahead"))),
+            later=generator_states(found, "later"),
+            iteration=optional(found, "iteration"),
+            replicas=optional(found, "replicas", least=1),
+            ranks=optional(found, "ranks", least=1),
         )
 
     def divided(self, everyones: Sequence[IndexPosition], world: int) -> IndexPosition:
@@ -198,3 +227,17 @@ def divide(total: int, rank: int, world: int) -> int:
     [3, 2, 2]
     """
     return total // world + (rank < total % world)
+
+
+def optional(found: Plain, name: str, least: int = 0) -> int | None:
+    """A whole number of a state, or None."""
+    return None if found.get(name) is None else found.whole(name, least=least)
+
+
+def generator_states(found: Plain, name: str) -> dict[str, Tensor]:
+    """States of a loader's generators, by where they are; some may be a GPU's."""
+    states = found.inside(name)
+    for place in states:
+        if states.tensor(place, dims=1).dtype != torch.uint8:
+            states.refuse(place, "the bytes of a generator's state")
+    return dict(states.content)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sifting.plain import Plain
 from sifting.rng import RandomState
 
 FAR = 1_000_003  # between the epochs that a sampler is told in one pass and in the next
@@ -53,8 +54,21 @@ class StreamPosition:
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> StreamPosition:
         """Back from what `to_plain` gave."""
-        sizes = tuple((int(size), int(count)) for size, count in plain["sizes"])
-        return cls(**{**plain, "carry": tuple(plain["carry"]), "sizes": sizes})
+        found = Plain(plain, "the place in the order")
+        return cls(
+            extra=found.whole("extra"),
+            taken=found.whole("taken"),
+            over=found.flag("over"),
+            passed=found.whole("passed"),
+            carry=tuple(found.items("carry")),
+            sizes=tuple(map(_run_of_sizes, found.items("sizes"))),
+        )
+
+
+def _run_of_sizes(plain: Any) -> tuple[int, int]:
+    pair = plain if isinstance(plain, list | tuple) and len(plain) == 2 else (plain, None)
+    found = Plain({"size": pair[0], "times": pair[1]}, "a run of batches")
+    return found.whole("size"), found.whole("times", least=1)
 
 
 def plain_index(index: Any) -> Any:

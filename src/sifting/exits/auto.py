@@ -117,7 +117,7 @@ class AutoExit(Exit):
                 self._refuse(name, error)
                 continue
             self.looks = name
-            self.costs[name] = cost_of(scorer, plan, model, probe)
+            self.costs.setdefault(name, cost_of(scorer, plan, model, probe))
         self.costs[MEMORY] = 0.0
         self._prepared = True
         if not self.active:
@@ -191,10 +191,11 @@ class AutoExit(Exit):
 
     def state_dict(self) -> dict[str, Any]:
         states = {name: scorer.state_dict() for name, scorer in self.scorers.items()}
-        return {"active": self.active, "scorers": states}
+        found = {"looks": self.looks, "costs": dict(self.costs), "refused": dict(self.refused)}
+        return {"active": self.active, "scorers": states, **found}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if set(state) != {"active", "scorers"}:
+        if set(state) != {"active", "scorers", "looks", "costs", "refused"}:
             raise ValueError(
                 f"the state holds {', '.join(state) or 'nothing'} of an exit, not what an autopilot's exit "
                 "has learned: make the sifter with the exit the state was saved with"
@@ -202,7 +203,11 @@ class AutoExit(Exit):
         for name, saved in state["scorers"].items():
             if name in self.scorers:
                 self.scorers[name].load_state_dict(saved)
-        self.active = str(state["active"])
+        for name, why in state["refused"].items():
+            if name in self.scorers:
+                self._refuse(name, why)
+        self.active, self.looks = str(state["active"]), str(state["looks"])
+        self.costs = {str(name): float(cost) for name, cost in state["costs"].items()}
 
 
 def cost_of(scorer: Exit, plan: Plan, model: nn.Module, probe: Any) -> float:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from sifting.data.stream import plain_indices
 from sifting.exits.base import Exit, Setting, TrainedBatch
-from sifting.exits.loss_table import LossTable
+from sifting.exits.loss_table import MOST, LossTable
+from sifting.exits.table_state import check_table
 from sifting.measure.audit import warn_user
 from sifting.model.call import Call
 from sifting.model.objective import Score
@@ -208,6 +209,7 @@ class MemoryExit(Exit):
                 f"the state holds {', '.join(state) or 'nothing'} of an exit, not the losses of a "
                 "MemoryExit: make the sifter with the exit the state was saved with"
             )
+        check_table(state, most=MOST)
         if self.size is not None and len(state["losses"]) != self.size:
             raise ValueError(
                 f"the state remembers {len(state['losses'])} samples, and this is a MemoryExit({self.size}): "

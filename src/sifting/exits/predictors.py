@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sifting.plain import Plain
+
 # A mean loss, and the number of samples or positions that it is the mean of.
 Objective = Callable[[], tuple[Tensor, Tensor | float]]
 # The mean of all ranks' gradients by their weights, or None where all weights are 0.
@@ -103,14 +105,48 @@ class Predictor:
 
     @staticmethod
     def load(state: Mapping[str, Any]) -> Predictor:
-        kind = Translator if state["kind"] == Translator.kind else Linear
+        """The predictor that a state was taken of.
+
+        Raises:
+            ValueError: where there can be none such.
+        """
+        found = Plain(state, "a predictor of the exit")
+        kinds = {each.kind: each for each in (Linear, Translator)}
+        if found.get("kind") not in tuple(kinds):
+            found.refuse("kind", f"one of {', '.join(map(str, kinds))}")
+        kind = kinds[found.get("kind")]
+        weight = _sound(found, "weight", found.tensor("weight", dims=2))
+        bias = _sound(found, "bias", found.tensor("bias", shape=weight.shape[:1]))
         predictor = kind.__new__(kind)
-        Predictor.__init__(predictor, state["weight"].clone(), state["bias"].clone())
-        predictor.moments = {
-            index: {name: value.clone() for name, value in slots.items()}
-            for index, slots in state["moments"].items()
-        }
+        Predictor.__init__(predictor, weight.clone(), bias.clone())
+        predictor.moments = _moments(found.get("moments"), [weight, bias])
         return predictor
+
+
+def _sound(found: Plain, name: str, value: Tensor) -> Tensor:
+    if not value.is_floating_point() or not bool(value.isfinite().all()):
+        found.refuse(name, "a tensor of finite numbers")
+    return value.detach()
+
+
+def _moments(plain: Any, weights: list[Tensor]) -> dict[int, dict[str, Tensor]]:
+    """What Adam remembers of each of the weights: nothing before its first step."""
+    if plain == {}:
+        return {}
+    moments = {}
+    everyones = Plain(
+        {str(i): slots for i, slots in dict(Plain(plain, "its moments").content).items()},
+        "its moments",
+    )
+    for index, weight in enumerate(weights):
+        slots = everyones.inside(str(index))
+        moments[index] = {
+            name: _sound(
+                slots, name, slots.tensor(name, shape=() if name == "step" else weight.shape)
+            ).clone()
+            for name in ("step", "exp_avg", "exp_avg_sq")
+        }
+    return moments
 
 
 class Linear(Predictor):

@@ -32,6 +32,7 @@ from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
 from sifting.parallel.detect import sharded
 from sifting.parallel.ranks import Ranks
+from sifting.plain import Plain
 
 EXACT_EVERY = 8  # with losses=, every so many candidates the exact loss is computed to learn from
 WIDEST = 2048  # pooled features that a head of its own gets at most
@@ -320,7 +321,8 @@ class TunedExit(Exit):
         return {name: predictor.state_dict() for name, predictor in self.predictors.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.predictors = {name: Predictor.load(saved) for name, saved in state.items()}
+        found = Plain(state, "the exit")
+        self.predictors = {name: found.made(name, Predictor.load) for name in found}
 
 
 def _objective(

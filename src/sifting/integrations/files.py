@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from sifting import files
+from sifting import checksums
 
 
 def write_state(state: Mapping[str, Any], path: str | Path) -> None:
@@ -22,10 +20,9 @@ def write_state(state: Mapping[str, Any], path: str | Path) -> None:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_state(path, dict(state))
+    checksums.write_state(path, dict(state))
 
 
 def read_state(path: str | Path) -> dict[str, Any]:
-    """Read a state as plain tensors and numbers; anything else in the file is refused."""
-    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    return state
+    """Read a state as plain tensors and numbers; a damaged file, or anything else in it, is refused."""
+    return checksums.read_state(Path(path))

@@ -21,10 +21,10 @@ import torch.distributed as dist
 from lightning.pytorch.trainer.states import RunningStage
 from torch.utils.data import DataLoader
 
-from sifting.chooser import Step
 from sifting.loader import SiftedLoader
 from sifting.rng import RandomState
 from sifting.sifter import Sifter
+from sifting.step import Step
 
 KEY = "sifter"  # in Lightning's checkpoints
 

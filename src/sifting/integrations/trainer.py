@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from transformers import Trainer
 
-from sifting.chooser import Step
 from sifting.integrations.files import read_state, write_state
 from sifting.integrations.trainer_loader import ResumedLoader, TrainLoader
 from sifting.model.trainer_loss import trainer_losses
 from sifting.selection.policies import Proportional
 from sifting.sifter import Sifter
+from sifting.step import Step
 
 _Base: Any = Trainer if TYPE_CHECKING else object
 

@@ -39,7 +39,7 @@ def charged(
 
     >>> table = {"data": 0.01, "scoring": 2.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}
     >>> charged(table, 3, {"candidates_seen": 100, "selections": 2, "audits": 0})
-    {'data': 1.0, 'scoring': 4.0, 'auditing': 0.0, 'looking': 0.0,
+    {'data': 1.0, 'scoring': 4.0, 'auditing': 0.0, 'looking': 0.0, 'trials': 0.0,
      'forward': 3.0, 'backward': 6.0, 'optimizer': 1.5}
 
     Args:

@@ -14,6 +14,7 @@ from torch import Tensor
 def kept_loss(scores_B: Tensor, losses_B: Tensor, ratio: float) -> float:
     """μ(R): the share of the candidates' exact loss that the kept one in R carry.
 
+    >>> import torch
     >>> kept_loss(torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([5.0, 3.0, 1.0, 1.0]), 2)
     0.8
 
@@ -74,6 +75,7 @@ class Agreement:
 def agreement(errors_BC: Tensor, features_BH: Tensor | None, kept_K: Tensor) -> Agreement:
     """Agreement of the last layer's gradients, from its errors and the features that it is given.
 
+    >>> import torch
     >>> errors = torch.tensor([[1.0, -1.0], [1.0, -1.0], [0.1, -0.1], [0.1, -0.1]])
     >>> round(agreement(errors, None, torch.tensor([0, 1])).value, 2)
     1.04

@@ -16,6 +16,7 @@ from sifting.data.position import divide
 from sifting.measure.quality import Quality
 from sifting.measure.stats import WINDOW, Stats, share_of
 from sifting.measure.stopwatch import now
+from sifting.plain import Plain, damaged
 
 FEWEST = 3  # audits before anything is concluded from them
 SPAN = 100  # training steps whose random picks give one reading of ρ
@@ -35,11 +36,12 @@ class Meter:
         "trial_updates",
     )
     CLOCKS = ("scoring", "auditing", "between", "loading")
+    FIGURES = ("recall", "rank_correlation", "rho_approx", "misclassified")  # of an audit
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(self.COUNTS, 0)
         self.seconds = dict.fromkeys(self.CLOCKS, 0.0)
-        self.recent: deque[list[float]] = deque(maxlen=WINDOW)  # recall, correlation, ρ, wrong
+        self.recent: deque[list[float]] = deque(maxlen=WINDOW)  # of audits: FIGURES
         self.explored: Tensor | None = None  # running sums: mean loss of the kept, the candidates
         self.observed = 0
         self.windows: deque[float] = deque(maxlen=WINDOW)  # ρ over spans of training steps
@@ -170,15 +172,40 @@ class Meter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.counts = {name: int(state["counts"][name]) for name in self.COUNTS}
-        self.seconds = {name: float(state["seconds"][name]) for name in self.CLOCKS}
-        self.recent = deque(([float(v) for v in row] for row in state["recent"]), maxlen=WINDOW)
-        explored = state["explored"]
-        self.explored = None if explored is None else torch.tensor(explored, dtype=torch.float64)
-        self.observed = int(state["observed"])
-        self.windows = deque((float(v) for v in state["windows"]), maxlen=WINDOW)
-        self.warned = set(state["warned"])
-        self._events = []
+        """Go on from a state; one that is damaged changes nothing."""
+        fresh = self.checked(state)
+        self.__dict__.update(fresh.__dict__)
+
+    @classmethod
+    def checked(cls, state: Any) -> Meter:
+        """The meter that a state was taken of.
+
+        Raises:
+            ValueError: where no meter can have it: a value is missing, or a count impossible.
+        """
+        found = Plain(state, "the meter")
+        counts, seconds = found.inside("counts"), found.inside("seconds")
+        fresh = cls()
+        fresh.counts = {name: counts.whole(name) for name in cls.COUNTS}
+        fresh.seconds = {name: seconds.number(name) for name in cls.CLOCKS}
+        rows = found.items("recent")
+        columns = len(fresh.FIGURES)
+        fresh.recent.extend(found.numbers("recent", row, length=columns, nan=True) for row in rows)
+        if found.get("explored") is not None:
+            means = found.numbers("explored", length=2)
+            fresh.explored = torch.tensor(means, dtype=torch.float64)
+        fresh.observed = found.whole("observed")
+        fresh.windows.extend(found.numbers("windows"))
+        fresh.warned = set(found.inside("warned"))
+        for fewer, more in (("selections", "steps"), ("audits", "selections")):
+            if fresh.counts[fewer] > fresh.counts[more]:
+                raise damaged(
+                    f"it counts {fresh.counts[fewer]} {fewer}, and {fresh.counts[more]} {more}"
+                )
+        for name, kept in (("recent", rows), ("windows", found.items("windows"))):
+            if len(kept) > WINDOW:
+                found.refuse(name, f"a list of at most {WINDOW}")
+        return fresh
 
     @staticmethod
     def divided(states: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:

@@ -5,7 +5,6 @@ One run never costs the others: whatever reading or judging it raises, it is lef
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sifting.report.sanitize import clip, cut
-from sifting.training.run_folder import Run, RunError, read_run
+from sifting.training.run_folder import Run, RunError, read_attached, read_run
 from sifting.verdict import Verdict, judge
 from sifting.verdict.curves import Curve, arm_of, comparable, curve_of
 
@@ -199,7 +198,7 @@ def _read(path: Path, root: Path, name: str, skipped: list[Skipped]) -> Entry:
     curve = curve_of(run)
     if not run.metrics:
         raise RunError("it has logged nothing yet")
-    return Entry(name, run, curve, _reference(path / "reference.json"))
+    return Entry(name, run, curve, _reference(path))
 
 
 def _leads_into(root: Path, link: Path) -> bool:
@@ -210,11 +209,7 @@ def _leads_into(root: Path, link: Path) -> bool:
 
 
 def _reference(path: Path) -> dict[str, float]:
-    if not path.exists():
-        return {}
-    content = json.loads(path.read_text(encoding="utf-8"))
-    if not isinstance(content, dict):
-        raise RunError(f"{path.name} is damaged: it holds no JSON object")
+    content = read_attached(path, "reference.json") or {}
     return {str(k): float(v) for k, v in content.items() if isinstance(v, (int, float))}
 
 

@@ -12,13 +12,16 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sifting.autopilot.trial import Trial
+from sifting.log import say
 from sifting.sifter import Sifter
 from sifting.training.arms import find_arm
+from sifting.training.checkpoints import Checkpoints, Found
 from sifting.training.config import OPERATIONAL, RunConfig, plain_settings
 from sifting.training.engine import Engine
-from sifting.training.launch import rank_and_world
+from sifting.training.launch import from_first, rank_and_world
 from sifting.training.problem import Pace, Problem, Task
-from sifting.training.run_folder import RunFolder
+from sifting.training.run_folder import resumable
+from sifting.training.run_writer import RunFolder
 
 
 def run_settings(name: str, config: RunConfig, problem: Problem, sifter: Sifter) -> dict[str, Any]:
@@ -157,14 +160,11 @@ def assemble(
     sifter = make_sifter(config, problem, updates, out / "audits.jsonl")
     settings = {**run_settings(name, config, problem, sifter), "updates": updates, **(extra or {})}
     loader = problem.loader(sifter)  # may refuse: before a folder is made
-    step = RunFolder(out).latest() if resume else None
+    found = find_checkpoint(out) if resume else Found()
     if rank > 0:
         folder = RunFolder(out)
     elif resume:
-        done = step or 0
-        folder = RunFolder.reopen(
-            out, config=settings, step=done, batches=done * config.accumulate, free=OPERATIONAL
-        )
+        folder = RunFolder.reopen(out, config=settings, found=found, free=OPERATIONAL)
     else:
         folder = RunFolder.create(
             out,
@@ -185,9 +185,27 @@ def assemble(
         problem.at_end,
     )
     engine = Engine(task, sifter, make_pace(config, updates), folder, reference=reference)
-    if step is not None:
-        engine.resume(step)
+    engine.resume(found)
     return engine
+
+
+def find_checkpoint(out: Path) -> Found:
+    """The newest checkpoint of a run that verifies, the same on all ranks; says what it passed over."""
+    checkpoints = Checkpoints(out / "checkpoints")
+    if rank_and_world()[0] > 0:
+        step = from_first(lambda: None)
+        return Found() if step is None else Found(step, checkpoints.load(step))
+    found = Found()
+
+    def newest() -> int | None:
+        nonlocal found
+        found = checkpoints.newest(resumable(out)["id"])
+        return found.step
+
+    from_first(newest)
+    for why in found.passed_over:
+        say(f"{why}: passed over, and gone on from {checkpoints.path(found.step or 0)}")
+    return found
 
 
 def check_new(out: Path) -> None:

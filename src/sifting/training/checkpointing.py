@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from sifting.checkpoint import load_rank_states, rank_states
 from sifting.measure.clocks import CLOCKS
 from sifting.parallel.detect import unwrap
 from sifting.parallel.ranks import Ranks
+from sifting.plain import Plain
 from sifting.sifter import Sifter
-from sifting.training.problem import Task
+from sifting.training.problem import Pace, Task
+from sifting.training.run_folder import RunError
 
 
 @dataclass
@@ -58,21 +61,58 @@ class Parts:
             "losses": torch.stack(progress.losses) if progress.losses else None,
         }
 
-    def load(self, state: Mapping[str, Any]) -> Progress:
-        """Put a state back; returns how far the run was."""
-        unwrap(self.task.model).load_state_dict(state["model"])
-        self.task.optimizer.load_state_dict(state["optimizer"])
-        if self.task.schedule is not None:
-            self.task.schedule.load_state_dict(state["schedule"])
-        self.scaler.load_state_dict(state["scaler"])
-        load_rank_states(self.sifter, state["ranks"], self.ranks)
-        losses = state["losses"]  # to be averaged with those to come
+    def load(self, state: Mapping[str, Any], *, where: Path, pace: Pace) -> Progress:
+        """Put a state back; returns how far the run was.
+
+        Args:
+            state: as `state` gave it.
+            where: it was read from, for messages.
+            pace: of the run, which bounds its counts.
+
+        Raises:
+            RunError: where it is not a state of this run.
+        """
+        try:
+            progress = self._progress(Plain(state, "the run"), pace)
+            unwrap(self.task.model).load_state_dict(state["model"])
+            self.task.optimizer.load_state_dict(state["optimizer"])
+            self._load_schedule(state["schedule"], progress.update)
+            self.scaler.load_state_dict(state["scaler"])
+            load_rank_states(self.sifter, state["ranks"], self.ranks)
+        except Exception as error:  # whatever an optimizer of the user's says of it
+            told = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise RunError(f"the checkpoint {where} cannot be gone on with: {told}") from error
+        steps = progress.update * pace.accumulate
+        if self.sifter.step != steps:
+            raise RunError(
+                f"the checkpoint {where} cannot be gone on with: its sifter has made {self.sifter.step} steps, "
+                f"and {progress.update} updates are {steps}"
+            )
+        return progress
+
+    def _progress(self, found: Plain, pace: Pace) -> Progress:
+        seconds, losses = found.inside("seconds"), found.get("losses")
         return Progress(
-            update=int(state["update"]),
-            seconds={name: float(state["seconds"][name]) for name in CLOCKS},
-            last=dict(state["last"]),
-            losses=[] if losses is None else list(losses.to(self.sifter.device)),
+            update=found.whole("update", most=pace.updates),
+            seconds={name: seconds.number(name) for name in CLOCKS},
+            last=dict(found.inside("last").content),
+            losses=[]  # to be averaged with those to come
+            if losses is None
+            else list(found.tensor("losses", dims=1).to(self.sifter.device)),
         )
+
+    def _load_schedule(self, saved: Any, updates: int) -> None:
+        """A schedule takes whatever it is given: so its counts are looked at first."""
+        schedule = self.task.schedule
+        if schedule is None:
+            return
+        found, own = Plain(saved, "the schedule"), schedule.state_dict()
+        for name in own:
+            found.get(name)
+        for name in ("last_epoch", "_step_count"):
+            if isinstance(own.get(name), int):
+                found.whole(name, most=updates + 1)
+        schedule.load_state_dict(dict(found.content))
 
 
 def not_finite(model: nn.Module) -> str | None:

@@ -24,9 +24,11 @@ from sifting.parallel.ranks import Ranks
 from sifting.rng import load_random_state, save_random_state
 from sifting.sifter import Sifter
 from sifting.training.checkpointing import Parts, Progress, not_finite
+from sifting.training.checkpoints import Found
 from sifting.training.problem import Pace, Task
 from sifting.training.records import QUALITY, clocks, log_record
-from sifting.training.run_folder import RunError, RunFolder
+from sifting.training.run_folder import RunError
+from sifting.training.run_writer import RunFolder
 from sifting.training.signals import listening
 from sifting.training.update import make_update
 
@@ -63,6 +65,7 @@ class Engine:
         self.watch, self.reference = watch, reference
         self.progress = Progress()
         self.stopped_by: str | None = None
+        self.doing = "drawing"  # or what a clock runs for: told to ranks that wait
         self._asked: str | None = None  # the signal that asked this rank to stop
         device = sifter.device
         self.ranks = Ranks(lambda: sifter.device) if in_use() else None
@@ -83,9 +86,11 @@ class Engine:
         """By the loop's own clocks."""
         return self.progress.seconds
 
-    def resume(self, step: int) -> None:
-        """Go on from a checkpoint of the folder."""
-        self.progress = self._parts.load(self.folder.load(step))
+    def resume(self, found: Found) -> None:
+        """Go on from a checkpoint of the folder, if one was found."""
+        if found.step is not None and found.state is not None:
+            where = self.folder.checkpoints.path(found.step)
+            self.progress = self._parts.load(found.state, where=where, pace=self.pace)
 
     def save(self) -> Path:
         """Write a checkpoint of everything a resumed run needs; all ranks take part.
@@ -95,15 +100,17 @@ class Engine:
         broken = not_finite(self.task.model)
         if broken is not None:
             raise Diverged(
-                f"after update {self.update}, {broken} is not finite; {self.folder.last_good()}. "
+                f"after update {self.update}, {broken} is not finite; {self.folder.checkpoints.last_good()}. "
                 "Lower the learning rate, or clip"
             )
         state = self._parts.state(replace(self.progress, seconds=self._clocks()))
         if self.leads:
+            self.doing = "saving"
             with self._disk():
                 self.folder.save(self.update, state, keep=self.pace.keep_checkpoints)
+            self.doing = "drawing"
         self._saved = time.monotonic()
-        return self.folder.checkpoint_path(self.update)
+        return self.folder.checkpoints.path(self.update)
 
     @property
     def done(self) -> bool:
@@ -190,7 +197,7 @@ class Engine:
             self.stopped_by = trouble
             with suppress(OSError):  # where there is still room for it
                 self._end("stopped")
-            raise RunError(f"{trouble}; {self.folder.last_good()}") from error
+            raise RunError(f"{trouble}; {self.folder.checkpoints.last_good()}") from error
 
     def _next(self) -> Any:
         """The next batch to train on; scores that are not finite are a run that diverged."""
@@ -200,7 +207,7 @@ class Engine:
             return next(self._batches)
         except NotFinite as error:
             raise Diverged(
-                f"before update {self.update + 1}, {error}; {self.folder.last_good()}"
+                f"before update {self.update + 1}, {error}; {self.folder.checkpoints.last_good()}"
             ) from error
 
     def _due(self, every: int) -> bool:
@@ -236,14 +243,15 @@ class Engine:
 
     def _diverged(self, loss: float) -> None:
         raise Diverged(
-            f"the loss of update {self.update} is {loss}; {self.folder.last_good()}. Lower the learning "
-            "rate, or clip"
+            f"the loss of update {self.update} is {loss}; {self.folder.checkpoints.last_good()}. "
+            "Lower the learning rate, or clip"
         )
 
     @contextmanager
     def _time(self, clock: str) -> Iterator[None]:
-        begin = now()
+        begin, self.doing = now(), clock
         yield
+        self.doing = "drawing"
         if self.sifter.device.type == "cuda":
             torch.cuda.synchronize()  # the recipes are for comparisons: an honest split is worth it
         self.seconds[clock] += now() - begin

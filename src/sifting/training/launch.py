@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from sifting.parallel.detect import in_use
+from sifting.training.run_folder import RunError
+
+T = TypeVar("T")
 
 
 def rank_and_world() -> tuple[int, int]:
@@ -19,6 +23,29 @@ def rank_and_world() -> tuple[int, int]:
     (0, 1)
     """
     return (dist.get_rank(), dist.get_world_size()) if in_use() else (0, 1)
+
+
+def from_first(make: Callable[[], T]) -> T:
+    """What rank 0 finds, on all ranks; where it is refused there, it is refused on all.
+
+    >>> from_first(lambda: 3)
+    3
+    """
+    rank, world = rank_and_world()
+    if world == 1:
+        return make()
+    told: list[Any] = [None]
+    if rank == 0:
+        try:
+            told = [(make(), None)]
+        except (RunError, ValueError) as error:
+            told = [(None, str(error))]
+    dist.broadcast_object_list(told, src=0)
+    value, refused = told[0]
+    if refused is not None:
+        raise RunError(refused)
+    found: T = value
+    return found
 
 
 @contextmanager

@@ -6,15 +6,16 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 
 from sifting.training.assemble import assemble, check_new
 from sifting.training.config import OPERATIONAL, RunConfig, plain_settings
-from sifting.training.launch import rank_and_world
+from sifting.training.launch import from_first, rank_and_world
 from sifting.training.locks import locked
 from sifting.training.problem import Problem
+from sifting.training.rank_watch import watching
 from sifting.training.run_folder import RunError, read_run
 
 # by name; each is imported when it is asked for, since it brings tokenizers or transformers
@@ -152,9 +153,10 @@ def run_recipe(
     config: C,
     out: Path,
     *,
-    resume: bool = False,
+    resume: bool | Literal["auto"] = False,
     data: D | None = None,
     watch: Callable[[Mapping[str, Any]], None] | None = None,
+    rank_timeout: float | None = None,
 ) -> Outcome:
     """Run one arm, or go on with it.
 
@@ -162,10 +164,14 @@ def run_recipe(
         recipe: what to train.
         config: its settings.
         out: the run folder.
-        resume: go on with the run that the folder holds; a finished one is left as it is.
+        resume: go on with the run that the folder holds; a finished one is left as it is. "auto" to
+            begin where it holds none.
         data: of the settings, where it has been read already.
         watch: see `Engine`.
+        rank_timeout: seconds after which a rank that hangs ends the run on all ranks; None for never.
     """
+    if resume == "auto":
+        resume = from_first(lambda: (out / "run.json").exists())
     if not resume:
         check_new(out)  # before the data is read, which may take long
     elif read_run(out).status == "finished":
@@ -181,10 +187,11 @@ def run_recipe(
             torch.manual_seed(config.seed + rank * 2**32)
         budget = {"budget": {"kind": "updates", "amount": updates}}
         engine = assemble(
-            recipe.name, config, problem, out, updates=updates, resume=resume, extra=budget
+            recipe.name, config, problem, out, updates=updates, resume=bool(resume), extra=budget
         )
         engine.watch = watch
-        return Outcome(engine.run(), engine.stopped_by)
+        with watching(engine, rank_timeout, label=f"sift train {recipe.name}"):
+            return Outcome(engine.run(), engine.stopped_by)
 
 
 def train(recipe: Recipe[C, D], config: C, out: Path, **options: Any) -> str:

@@ -202,7 +202,7 @@ def check_exits_that_leave_midway_are_refused() -> None:
     cnn = nn.Sequential(stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 2))
     shard(cnn, stages)
     with pytest.raises(ValueError, match="leaves the model's forward"):
-        Sifter(cnn)
+        Sifter(cnn, keep=0.5)
     with pytest.raises(ValueError, match=r"FullyShardedDataParallel.*fully_shard \(FSDP2\)"):
         Sifter(FullyShardedDataParallel(make_net(), device_id=torch.device("cpu")), exit=1)
 

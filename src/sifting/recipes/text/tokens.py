@@ -5,7 +5,7 @@
       sentences.npy    where each sentence starts in them, and the end
       documents.npy    where each document starts in the sentences, and the end
       hashes.npy       64 bits of each document's content, which decide what is held out
-      report.json      counts
+      report.json      counts, and the checksums of the others
 
 While it is made, finished shards are in `KEY.part`; an interrupted run goes on after the last one.
 Shapes: T tokens, S sentences, D documents.
@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sifting.files import replacing, write_json
-from sifting.recipes.cache import alone, cache_folder
+from sifting.checksums import Damaged
+from sifting.files import replacing
+from sifting.recipes.cache import alone, cache_folder, drop_damaged, read_record, write_record
 from sifting.recipes.text import sentences as splitter
 from sifting.recipes.text.corpus import Corpus, Cursor, content_hash, held_out
 from sifting.recipes.text.readers import digest
@@ -87,11 +88,11 @@ class Tokens:
 
 
 def open_tokens(path: Path) -> Tokens:
-    """The tokens in a folder, memory-mapped."""
+    """The tokens in a folder, memory-mapped; `tokenise` has held them against their checksums."""
     tokens, sentences, documents, hashes = (
         np.load(path / f"{name}.npy", mmap_mode="r") for name in FILES
     )
-    report = json.loads((path / "report.json").read_text())
+    report = json.loads((path / "report.json").read_text(encoding="utf-8"))
     return Tokens(tokens, sentences, documents, hashes, report, path)
 
 
@@ -117,9 +118,14 @@ def tokenise(
     # workers are forked later and tokenise nothing: without this, each of them says it might
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
     split = f"sentences {splitter.VERSION}" if sentences else "documents"
-    key = digest(corpus.fingerprint, vocabulary.fingerprint, split, "1")
+    key = digest(corpus.fingerprint, vocabulary.fingerprint, split, "2")
     path = cache_folder(cache) / "tokens" / key
     with alone(path):
+        if path.exists():
+            try:
+                read_record(path, "report.json")
+            except Damaged as error:
+                drop_damaged(path, error)
         if not path.exists():
             part = path.with_name(f"{key}.part")
             try:
@@ -170,7 +176,8 @@ class _Shard:
         _save(part / "sentences.npy", np.array(self.lengths, dtype=np.int64))
         _save(part / "documents.npy", np.array(self.counts, dtype=np.int64))
         _save(part / "hashes.npy", np.array(self.hashes, dtype=np.uint64))
-        write_json(part / "shard.json", {"place": asdict(place), "empty": self.empty})
+        record = {"place": asdict(place), "empty": self.empty}
+        write_record(part, "shard.json", record, [f"{name}.npy" for name in FILES])
         part.rename(path)
 
 
@@ -182,10 +189,8 @@ def _write_shards(
     shard_bytes: float,
     progress: Progress | None,
 ) -> None:
-    done = sorted(folder.glob("shard-*"))
-    place = Cursor()
-    if done:
-        place = Cursor(**json.loads((done[-1] / "shard.json").read_text())["place"])
+    done = _sound_shards(folder)
+    place = Cursor(**done[-1]["place"]) if done else Cursor()
     dtype = np.uint16 if len(vocabulary) <= 2**16 else np.uint32
     number, written = len(done), place.bytes
     shard, encoded = _Shard(), place.bytes
@@ -210,13 +215,28 @@ def _write_shards(
         progress(place.bytes, place.bytes)
 
 
+def _sound_shards(folder: Path) -> list[dict[str, Any]]:
+    """What the shards say that are as they were written; those from the first damaged one on are dropped."""
+    records: list[dict[str, Any]] = []
+    shards = sorted(folder.glob("shard-*"))
+    for number, shard in enumerate(shards):
+        try:
+            if shard.name != f"shard-{number:06d}":
+                raise Damaged(f"{folder} is damaged: shard {number} is missing")
+            records.append(read_record(shard, "shard.json"))
+        except Damaged as error:
+            for later in shards[number:]:
+                drop_damaged(later, error)
+            break
+    return records
+
+
 def _join(folder: Path, name: str) -> None:
     """Put the shards together: the tokens as they are, lengths as offsets from the start."""
-    shards = sorted(folder.glob("shard-*"))
+    shards, records = sorted(folder.glob("shard-*")), _sound_shards(folder)
     arrays = {
         file: [np.load(shard / f"{file}.npy", mmap_mode="r") for shard in shards] for file in FILES
     }
-    records = [json.loads((shard / "shard.json").read_text()) for shard in shards]
     empty = sum(record["empty"] for record in records)
     if not sum(len(a) for a in arrays["hashes"]):
         shutil.rmtree(folder)
@@ -248,7 +268,8 @@ def _join(folder: Path, name: str) -> None:
         "tokens": start,
         "bytes": int(records[-1]["place"]["bytes"]),
     }
-    write_json(folder / "report.json", {**report, "made": round(time.time())})
+    made = {**report, "made": round(time.time())}
+    write_record(folder, "report.json", made, [f"{file}.npy" for file in FILES])
 
 
 def _drop_shards(folder: Path) -> None:

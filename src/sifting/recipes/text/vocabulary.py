@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 import unicodedata
 from collections import Counter
@@ -15,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from sifting import files
-from sifting.recipes.cache import alone, cache_folder
+from sifting import checksums
+from sifting.recipes.cache import alone, cache_folder, drop_damaged
 from sifting.recipes.text.corpus import Corpus, content_hash, held_out
 from sifting.recipes.text.readers import digest
 from sifting.training.recipe import DataError
@@ -144,15 +145,21 @@ def train_vocabulary(
     least = 300 if kind == "bpe" else 100
     if size < least:
         raise DataError(f"a {kind} vocabulary of {size} is too small: give at least {least}")
-    key = digest(corpus.fingerprint, kind, str(size), str(dev_share), "2")
+    key = digest(corpus.fingerprint, kind, str(size), str(dev_share), "3")
     path = cache_folder(cache) / "vocabularies" / f"{key}.json"
     name = f"{kind} of {size} from {corpus.name}"
     with alone(path):
+        if path.exists():
+            try:
+                checksums.read_json(path)
+            except (checksums.Damaged, OSError) as error:
+                drop_damaged(path, error)
         if not path.exists():
             make = _trained_wordpiece if kind == "wordpiece" else _trained_bpe
             tokenizer = make(lambda: _training_texts(corpus, dev_share), size)
-            files.write_text(path, tokenizer.to_str(pretty=True))
-    return Vocabulary(Tokenizer.from_file(str(path)), kind, name)
+            checksums.write_json(path, json.loads(tokenizer.to_str()))
+        made = json.dumps(checksums.read_json(path))
+    return Vocabulary(Tokenizer.from_str(made), kind, name)
 
 
 def _training_texts(corpus: Corpus, dev_share: float) -> Iterator[str]:

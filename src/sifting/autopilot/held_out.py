@@ -1,0 +1,204 @@
+"""Looking at held-out samples: on which of them progress is made as training goes on.
+
+Shapes: M held-out samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sifting.autopilot.average import AveragedWeights
+from sifting.autopilot.looks import FORWARD, LOOKING, LookPlan, plan_looks
+from sifting.autopilot.options import LADDER, Option
+from sifting.autopilot.trial import Trial, read_held_out
+from sifting.exits.auto import MEMORY, AutoExit
+from sifting.exits.scoring import Scorer
+from sifting.measure.learning import Progress, progress
+from sifting.measure.meter import Meter
+from sifting.rng import RandomState
+
+SETTLED = 0.08  # error of a share that earlier looks need not lower
+MOST = 10_000  # held-out samples that are kept at most
+AVERAGED = 0.02  # share of the run whose weights are averaged
+UNPLANNED, FEWEST, LONGEST = 50.0, 10.0, 100.0  # steps of it: where the end is not known, limits
+
+
+class HeldOut:
+    """Held-out samples, looked at from time to time at averaged weights.
+
+    Args:
+        scorer: scores and examines batches.
+        exit: the scorers that compete.
+        meter: what is counted.
+        trial: where the samples are, and how long the run is.
+
+    Attributes:
+        progress: of the last looks, by scorer and ratio.
+        budget: share of the run's updates that looks, and trials beside them, may take.
+    """
+
+    def __init__(self, scorer: Scorer, exit: AutoExit, *, meter: Meter, trial: Trial) -> None:
+        self.scorer, self.exit, self.meter, self.trial = scorer, exit, meter, trial
+        self.progress: dict[Option, list[Progress]] = {}
+        self.budget = LOOKING
+        self._plan: LookPlan | None = None
+        self._average: AveragedWeights | None = None
+        self._batches: list[Any] = []
+        self._seen: list[Tensor] = []  # losses at the last two looks
+        self._saved: Mapping[str, Any] | None = None  # of a state, until it is used
+
+    def plan_with(self, size: int, there: int) -> LookPlan:
+        """When to look, given the size of a step and how many held-out samples there are."""
+        return plan_looks(self.trial.updates, batch=size, held_out=there, budget=self.budget)
+
+    @property
+    def looks(self) -> bool:
+        """Whether there are samples to look at, and looks can be afforded."""
+        return self._plan is not None and bool(self._plan.steps)
+
+    def due(self, step: int) -> bool:
+        """Whether to look after a step."""
+        return self._plan is not None and self._plan.due(step)
+
+    def follow(self, step: int, size: int) -> None:
+        """A step is over: keep up the averaged weights.
+
+        Args:
+            step: how many are over.
+            size: samples that it trained.
+        """
+        if self._plan is None:
+            self._prepare(size)
+        average = self._average
+        if average is not None and step % (every := max(1, round(average.horizon / 5))) == 0:
+            average.update(every)
+
+    def _prepare(self, size: int) -> None:
+        self._plan = LookPlan((), 0)
+        if self.trial.held_out is None or not self.exit.looks:
+            return
+        samples, saved = self.scorer.call.samples, self._saved
+        streams = RandomState.now()  # a loader of held-out samples may draw from them
+        try:
+            batches = read_held_out(self.trial.held_out, most=MOST, size=samples.size)
+        finally:
+            streams.restore()
+        if not batches:
+            raise ValueError(
+                "held_out= of the Trial holds no batch: give samples that are not trained"
+            )
+        if saved is None:
+            plan = self.plan_with(size, sum(map(samples.size, batches)))
+        else:
+            plan = LookPlan(tuple(map(int, saved["steps"])), int(saved["samples"]))
+        if not plan.steps:
+            return
+        left = plan.samples
+        for batch in batches:
+            count = samples.size(batch)
+            part = torch.arange(min(count, left))
+            if len(part):
+                whole = len(part) == count
+                self._batches.append(batch if whole else samples.take(batch, part, size=count))
+            left -= len(part)
+        steps = self.trial.updates
+        horizon = UNPLANNED if steps is None else min(max(FEWEST, AVERAGED * steps), LONGEST)
+        average = AveragedWeights(self.scorer.model, horizon)
+        if saved is not None and saved["average"] is not None:
+            average.load_state_dict(saved["average"])
+        self._plan, self._average, self._saved = plan, average, None
+
+    def look(self, step: int) -> None:
+        """Take the losses as the averaged weights have them, and note where they fell."""
+        assert self._average is not None
+        with self._average.in_place():
+            now_M = self.losses()
+            if now_M is None:
+                return
+            scored = [self.scorer.rehearse(batch, None, learn=False) for batch in self._batches]
+        scores_M = torch.cat([found[self.exit.looks].float().cpu() for found in scored])
+        if self._seen:
+            self._note(self.exit.looks, self._seen[-1], now_M, scores_M)
+        if len(self._seen) > 1:
+            # ranked by a look before the one that progress is counted from: else what was high by
+            # chance, and falls back, would look like progress
+            self._note(MEMORY, self._seen[-1], now_M, self._seen[-2])
+        self._seen = [*self._seen[-1:], now_M]
+
+    def losses(self) -> Tensor | None:
+        """Losses of the samples as the weights are; None where they have no exact ones."""
+        losses = []
+        for batch in self._batches:
+            found = self.scorer.examine(batch, early=False)
+            if found is None:
+                return None
+            losses += [exact_B.float().cpu() for exact_B, *_ in found]
+        losses_M = torch.cat(losses)
+        self.meter.counts["held_out_seen"] += len(losses_M)
+        return losses_M
+
+    def _note(self, scorer: str, before_M: Tensor, now_M: Tensor, scores_M: Tensor) -> None:
+        for ratio in LADDER:
+            option = Option(scorer, ratio)
+            found = progress(before_M, now_M, scores_M, ratio)
+            self.progress[option] = [*self.progress.get(option, [])[-3:], found]
+
+    def spent(self, step: int, size: int) -> tuple[float, float]:
+        """Steps' worth of time that looks take in all, those to come too; and that of one look.
+
+        Args:
+            step: how many are over.
+            size: samples of a step.
+        """
+        assert self._plan is not None
+        one = self._plan.samples * FORWARD / size
+        last = self.trial.updates or step
+        to_come = sum(step < due <= last for due in self._plan.steps)
+        return self.meter.counts["held_out_seen"] * FORWARD / size + to_come * one, one
+
+    def shares(self) -> list[dict[str, Any]]:
+        """Learning shares of every scorer at every ratio, for the log."""
+        found = []
+        for option in self.progress:
+            recent = self.recent(option)
+            if recent is not None and recent.kept + recent.rest > 0:
+                share = {"share": recent.share, "error": recent.error}
+                found.append({"scorer": option.scorer, "ratio": option.ratio, **share})
+        return found
+
+    def recent(self, option: Option) -> Progress | None:
+        """Progress over the last look, and the ones before it while it says too little."""
+        whole: Progress | None = None
+        for found in reversed(self.progress.get(option, [])):
+            whole = found if whole is None else whole + found
+            if whole.error <= SETTLED:
+                break
+        return whole
+
+    def state_dict(self) -> dict[str, Any]:
+        if self._plan is None:
+            return dict(self._saved or {})
+        return {
+            "steps": list(self._plan.steps),
+            "samples": self._plan.samples,
+            "average": None if self._average is None else self._average.state_dict(),
+            "seen": list(self._seen),
+            "progress": [
+                [option.scorer, option.ratio, [list(vars(one).values()) for one in found]]
+                for option, found in self.progress.items()
+            ],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave; the samples are read again."""
+        progress = {
+            Option(str(scorer), int(ratio)): [Progress(*map(float, one)) for one in found]
+            for scorer, ratio, found in state.get("progress", [])
+        }
+        self._seen, self.progress = list(state.get("seen", [])), progress
+        self._plan, self._average, self._batches = None, None, []
+        self._saved = state or None

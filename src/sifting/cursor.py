@@ -1,0 +1,109 @@
+"""Where a sifter is in its loader, between the loaders that are made of it; saved, and found again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sifting.data.pooling import PoolPosition
+from sifting.data.position import Draw, IndexPosition, Position
+from sifting.plain import Plain, damaged
+from sifting.step import IdChoice
+
+KINDS: dict[str, Any] = {"batches": Position, "indices": IndexPosition, "pool": PoolPosition}
+Place = Position | IndexPosition | PoolPosition
+
+
+class Cursor:
+    """Where a sifter is in its loader, between the loaders that are made of it.
+
+    Attributes:
+        position: in the epoch that is iterated; None between epochs.
+        resuming: whether the next iteration goes on from there instead of beginning anew.
+        batches_met: candidate batches since warm-up ended, where they come as batches.
+        twins: of loaders whose worker processes live on, to be found again in the next epoch.
+    """
+
+    def __init__(self) -> None:
+        self.position: Place | None = None
+        self.resuming = False
+        self.batches_met = 0
+        self.twins: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def restart(self) -> None:
+        """The next iteration begins an epoch anew."""
+        self.position, self.resuming = None, False
+
+    def state_dict(self) -> dict[str, Any]:
+        position = None if self.position is None else self.position.to_plain()
+        return {"batches_met": self.batches_met, "position": position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a place; a state that is damaged changes nothing."""
+        self.adopt(*self.checked(state))
+
+    @staticmethod
+    def checked(state: Any, *, steps: int | None = None) -> tuple[int, Place | None]:
+        """What a state says: batches met, and the place.
+
+        Args:
+            state: what `state_dict` gave.
+            steps: training steps in all, of which an epoch's are some.
+
+        Raises:
+            ValueError: where that cannot be.
+        """
+        found = Plain(state, "the place in the loader")
+        place = _place(found.get("position"))
+        inside = getattr(place, "steps", 0)
+        if steps is not None and inside > steps:
+            raise damaged(f"{inside} steps of an epoch are made, and {steps} in all")
+        return found.whole("batches_met"), place
+
+    def adopt(self, batches_met: int, position: Place | None) -> None:
+        """Go on from what `checked` found."""
+        self.batches_met, self.position = batches_met, position
+        self.resuming = position is not None
+
+    @staticmethod
+    def divided(states: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
+        """The state that one of `world` ranks goes on with, from those of the ranks that saved."""
+        met, own = int(states[0]["batches_met"]), _place(states[rank % len(states)]["position"])
+        if own is None:
+            return {"batches_met": met, "position": None}
+        places = [_place(state["position"]) for state in states]
+        if isinstance(own, IndexPosition):
+            alike = [place for place in places if isinstance(place, IndexPosition)]
+            return {"batches_met": met, "position": own.divided(alike, world).to_plain()}
+        if not isinstance(own, Position):
+            raise ValueError(
+                f"a run that {len(states)} ranks saved in the middle of an epoch cannot go on with {world}: "
+                "they pool the batches of an iterable, each its own. Save between epochs "
+                "(state_dict(epoch_over=True)) to go on with another number, or use draws='batch'"
+            )
+        if own.pieces:  # trained again from its start, and so met again
+            met -= own.counted
+        known = [place for place in places if isinstance(place, Position)]
+        return {"batches_met": met, "position": own.divided(known, rank, world).to_plain()}
+
+
+def _place(plain: Mapping[str, Any] | None) -> Place | None:
+    if plain is None:
+        return None
+    found = Plain(plain, "the place in the loader")
+    if found.get("kind") not in tuple(KINDS):
+        found.refuse("kind", f"one of {', '.join(KINDS)}")
+    place: Place = KINDS[found.get("kind")].from_plain(plain)
+    if isinstance(place, IndexPosition):
+        for draw in place.ahead:
+            if draw.choice is not None:
+                choice_of(draw)
+    return place
+
+
+def choice_of(draw: Draw) -> tuple[IdChoice, bool]:
+    """A choice that was made by IDs, and whether everything is read for it."""
+    found = Plain(draw.choice, "a choice made ahead")
+    plain = {name: found.get(name) for name in found if name != "everything"}
+    return IdChoice.from_plain(plain), found.flag("everything")

@@ -1,0 +1,69 @@
+"""The rules, one by one: what is taken up, what is kept, what is dropped, and the words for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sifting.autopilot.deciding import AGREES, ENTER, EPSILON, LEAVE, decide
+from sifting.autopilot.options import PLAIN, Decision, Judged, Option
+
+INPUT = Option("input", 2)
+GOOD = Judged(INPUT, share=0.8, error=0.02, speedup=1.3, lower=1.28)
+MEMORY = Judged(Option("memory", 2), kept_loss=0.95, agreement=1.2, learnable=True)
+
+
+def test_an_option_is_taken_up_at_one_mark_and_dropped_at_a_lower_one() -> None:
+    between = replace(GOOD, speedup=(ENTER + LEAVE) / 2, lower=LEAVE - 0.05)
+    assert decide([between], PLAIN, held_out=True)[0] == PLAIN
+    assert decide([between], INPUT, held_out=True)[0] == INPUT
+    assert decide([replace(between, speedup=LEAVE - 0.01)], INPUT, held_out=True)[0] == PLAIN
+
+
+def test_what_is_forgotten_or_vetoed_is_dropped_and_the_reason_said() -> None:
+    option, why = decide([replace(GOOD, forgets=True)], INPUT, held_out=True)
+    assert (option, "gets worse" in why) == (PLAIN, True)
+    option, why = decide([replace(GOOD, vetoed=True)], PLAIN, held_out=True)
+    assert (option, "a trial found harm in 1 in 2 by input" in why) == (PLAIN, True)
+
+
+def test_held_out_samples_go_before_losses() -> None:
+    assert decide([GOOD, MEMORY], PLAIN, held_out=True)[0] == INPUT
+    poor = replace(GOOD, speedup=1.0, lower=0.97)
+    assert decide([poor, MEMORY], PLAIN, held_out=True)[0] == MEMORY.option
+    # the loss sits where nothing is learned: labels that are wrong, for one
+    assert decide([poor, replace(MEMORY, learnable=False)], PLAIN, held_out=True)[0] == PLAIN
+    assert decide([poor, replace(MEMORY, learnable=None)], PLAIN, held_out=True)[0] == PLAIN
+
+
+def test_without_held_out_samples_kept_loss_decides_and_agreement_vetoes() -> None:
+    assert decide([MEMORY], PLAIN, held_out=False)[0] == MEMORY.option
+    low = replace(MEMORY, kept_loss=1 - EPSILON - 0.01)
+    assert decide([low], PLAIN, held_out=False)[0] == PLAIN
+    assert decide([low], MEMORY.option, held_out=False)[0] == MEMORY.option  # not yet
+    option, why = decide([replace(MEMORY, agreement=AGREES - 0.01)], PLAIN, held_out=False)
+    assert (option, "does not agree" in why) == (PLAIN, True)
+
+
+def test_of_several_ratios_the_highest_that_keeps_the_loss_is_taken() -> None:
+    four = replace(MEMORY, option=Option("memory", 4), kept_loss=0.93)
+    eight = replace(MEMORY, option=Option("memory", 8), kept_loss=0.7)
+    assert decide([MEMORY, four, eight], PLAIN, held_out=False)[0] == four.option
+
+
+def test_a_change_has_to_be_worth_it() -> None:
+    other = replace(GOOD, option=Option("tuned", 2), speedup=1.32, lower=1.3)
+    assert decide([GOOD, other], INPUT, held_out=True)[0] == INPUT
+    assert decide([GOOD, replace(other, speedup=1.5)], INPUT, held_out=True)[0] == other.option
+
+
+def test_reasons_for_leaving_it_off() -> None:
+    assert decide([], PLAIN, held_out=True)[1] == "no scorer fits the model and its batches"
+    assert decide([Judged(INPUT)], PLAIN, held_out=False)[1] == "nothing is known yet"
+    poor = replace(GOOD, share=0.5, speedup=1.0, lower=0.98)
+    assert "only 50% (± 2%) of the progress" in decide([poor], PLAIN, held_out=True)[1]
+
+
+def test_decisions_survive_as_plain_values() -> None:
+    made = Decision(7, INPUT, "why", 1.25)
+    assert Decision.from_plain(made.to_plain()) == made
+    assert "kept_loss" not in GOOD.to_plain()

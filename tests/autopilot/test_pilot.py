@@ -1,0 +1,288 @@
+"""The autopilot as a user has it: plain until it selects, resumed, told why, and never in the way."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as hf
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from sifting import Sifter, Trial
+from sifting.autopilot.looks import LookPlan
+from sifting.autopilot.options import PLAIN, Option
+
+BATCH, STEPS = 16, 240
+
+
+def draw(size: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Samples of which half are told apart by one feature, and half only by a product of two."""
+    stream = torch.Generator().manual_seed(seed)
+    x = torch.randn(size, 8, generator=stream)
+    easy = torch.arange(size) % 2 == 0
+    x[:, 0] = torch.where(easy, 3 * x[:, 0].sign(), 0.0)
+    return x, torch.where(easy, x[:, 0] > 0, x[:, 1] * x[:, 2] > 0).long()
+
+
+class Points(Dataset[Any]):
+    """Half of them easy; jittered when they are read."""
+
+    def __init__(self, size: int = 960, *, noisy: bool = False, jitter: float = 0.0) -> None:
+        self.x, self.y = draw(size, seed=3)
+        if noisy:
+            self.y = torch.randint(0, 3, (size,), generator=torch.Generator().manual_seed(5))
+        self.jitter = jitter
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index] + self.jitter * torch.randn(8), self.y[index]
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(8, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 3)
+    )
+
+
+def held_out(size: int = 300) -> list[tuple[Tensor, Tensor]]:
+    x, y = draw(size, seed=4)
+    return list(zip(x.split(50), y.split(50), strict=True))
+
+
+def train(
+    model: nn.Module,
+    batches: Any,
+    *,
+    steps: int = STEPS,
+    optimizer: torch.optim.Optimizer | None = None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Train some steps, epoch after epoch, giving each batch after its step."""
+    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
+    done = 0
+    while True:
+        for x, y in batches:
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            done += 1
+            yield x, y
+            if done == steps:
+                return
+
+
+def fingerprint(model: nn.Module) -> list[Tensor]:
+    return [tensor.clone() for tensor in (*model.parameters(), *model.buffers())]
+
+
+def looking(sifter: Sifter, *steps: int) -> Sifter:
+    """The sifter with looks at given steps, however few samples there are."""
+    assert sifter.pilot is not None
+    sifter.pilot.held_out.plan_with = lambda size, there: LookPlan(steps, there)
+    return sifter
+
+
+def test_what_never_selects_is_the_plain_loop_bit_for_bit() -> None:
+    """With looks, rehearsals and decisions; augmentation, dropout and shuffling from global streams."""
+    found = []
+    for sifts in (False, True):
+        model, data = make_model(), Points(noisy=True, jitter=0.3)
+        torch.manual_seed(7)
+        loader = DataLoader(data, BATCH, shuffle=True)
+        batches: Any = loader
+        if sifts:
+            trial = Trial(held_out=held_out(), updates=STEPS)
+            sifter = looking(Sifter(model, trial=trial), 20, 60, 100, 180)
+            batches = sifter(loader)
+        given = [x.clone() for x, _ in train(model, batches)]
+        found.append((given, fingerprint(model), torch.rand(4)))
+    assert sifter.pilot is not None
+    assert sifter.pilot.decisions == []
+    assert sifter.stats().held_out_seen == 4 * 300
+    assert sifter.stats().rehearsals > 50
+    for plain, piloted in zip(*found, strict=True):
+        pairs = (
+            [(plain, piloted)] if isinstance(plain, Tensor) else zip(plain, piloted, strict=True)
+        )
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_it_selects_where_progress_is_made_on_what_it_would_keep() -> None:
+    model = make_model()
+    sifter = looking(Sifter(model, trial=Trial(held_out=held_out(), updates=STEPS)), 40, 80, 120)
+    for _ in train(model, sifter(DataLoader(Points(), BATCH, shuffle=True))):
+        pass
+    assert sifter.pilot is not None
+    records = sifter.pilot.take_records()
+    assert [record["kind"] for record in records] == ["decision"] * 3
+    first = sifter.pilot.decisions[0]
+    assert first.option == Option("input", 2)
+    assert "of the progress on held-out samples" in first.why
+    stats = sifter.stats()
+    assert stats.option == "keeps 1 in 2 by input"
+    assert stats.selections == STEPS - first.step
+    assert stats.candidates_seen == BATCH * (STEPS + stats.selections)
+    assert 0 < (stats.saving or 0) < 0.5
+    assert "autopilot: keeps 1 in 2 by input" in str(stats)
+    assert not sifter.pilot.take_records()
+
+
+def test_a_run_that_is_stopped_anywhere_goes_on_as_if_it_had_not_been() -> None:
+    def run(stop: int | None) -> tuple[list[Tensor], list[Any], dict[str, Any]]:
+        model = make_model()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        data = Points()
+        trial = Trial(held_out=held_out(), updates=160)
+
+        def sift(model: nn.Module) -> Sifter:
+            return looking(Sifter(model, trial=trial, audit_every=7), 40, 80, 120)
+
+        sifter = sift(model)
+        steps = train(model, sifter(DataLoader(data, BATCH, shuffle=True)), optimizer=optimizer,
+                      steps=stop or 160)  # fmt: skip
+        torch.manual_seed(11)
+        for _ in steps:
+            pass
+        if stop is not None:
+            saved = copy.deepcopy(
+                (
+                    sifter.state_dict(),
+                    model.state_dict(),
+                    optimizer.state_dict(),
+                    torch.get_rng_state(),
+                )
+            )
+            model = make_model()
+            model.load_state_dict(saved[1])
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            optimizer.load_state_dict(saved[2])
+            sifter = sift(model)
+            sifter.load_state_dict(saved[0])
+            torch.set_rng_state(saved[3])
+            for _ in train(model, sifter(DataLoader(data, BATCH, shuffle=True)), optimizer=optimizer,
+                           steps=160 - stop):  # fmt: skip
+                pass
+        assert sifter.pilot is not None
+        return fingerprint(model), sifter.pilot.decisions, dict(sifter.meter.counts)
+
+    whole = run(None)
+    assert whole[1]
+    for stop in (40, 41, 80, 97, 120):  # at looks, beside them, in selection
+        stopped = run(stop)
+        assert all(torch.equal(a, b) for a, b in zip(whole[0], stopped[0], strict=True)), stop
+        assert [d.to_plain() for d in whole[1]] == [d.to_plain() for d in stopped[1]]
+        assert whole[2] == stopped[2]
+
+
+def test_without_held_out_samples_kept_loss_decides() -> None:
+    model = make_model()
+    sifter = Sifter(model)
+    for _ in train(model, sifter(DataLoader(Points(), BATCH, shuffle=True))):
+        pass
+    assert sifter.pilot is not None
+    judged = sifter.pilot.judge()
+    assert {one.option.scorer for one in judged} == {"input", "memory"}
+    assert all(one.kept_loss is not None and one.share is None for one in judged)
+    for decision in sifter.pilot.decisions:
+        assert decision.option == PLAIN or "of the loss" in decision.why
+
+
+def test_what_memory_chooses_is_not_read_beyond_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, data = make_model(), Points()
+    sifter = Sifter(model, audit_every=0)
+    pilot = sifter.pilot
+    assert pilot is not None
+    for _ in train(model, sifter(DataLoader(data, BATCH, shuffle=True)), steps=60):
+        pass
+    seen = sifter.stats().candidates_seen
+    pilot.decision = replace(pilot.decision, option=Option("memory", 4))
+    pilot.exit.active = "memory"
+    read: list[int] = []
+    get = Points.__getitem__
+
+    def reading(self: Points, index: int) -> tuple[Tensor, Tensor]:
+        read.append(index)
+        return get(self, index)
+
+    monkeypatch.setattr(Points, "__getitem__", reading)
+    for _ in train(model, sifter(DataLoader(data, BATCH, shuffle=True)), steps=5):
+        pass
+    assert sifter.stats().candidates_seen - seen == 5 * 4 * BATCH
+    assert len(read) == 5 * BATCH
+
+
+def test_a_language_model_is_rehearsed_at_a_block_of_its_stack() -> None:
+    config = hf.GPT2Config(n_layer=3, n_embd=16, n_head=2, vocab_size=50, n_positions=16)
+    model = hf.GPT2LMHeadModel(config)
+    rows = torch.randint(0, 50, (64, 12))
+    data = [{"input_ids": row, "labels": row} for row in rows]
+    sifter = Sifter(model)
+    for batch in sifter(DataLoader(data, 8)):
+        model(**batch).loss.backward()
+    assert sifter.pilot is not None
+    assert sifter.pilot.exit.looks == "tuned"
+    assert "at every position" in sifter.pilot.exit.refused["input"]
+    assert 0 < sifter.pilot.exit.costs["tuned"] < 0.5
+    assert sifter.stats().rehearsals == 4
+
+
+def test_batches_that_no_scorer_fits_are_trained_as_they_are() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x * self.weight).sum(dim=1)
+
+    model = Odd()
+    batches = [torch.randn(4, 4) for _ in range(60)]
+    sifter = Sifter(model, losses=lambda model, batch: model(batch) ** 2)
+    for batch in sifter(batches):
+        (model(batch) ** 2).mean().backward()
+    assert sifter.stats().steps == 60
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Trial(updates=0), ValueError, "updates=0: give the number"),
+        (lambda: Trial(loss=lambda m, b: m(b)), ValueError, "optimizer= is missing"),
+        (lambda: Trial(held_out=3), TypeError, "held_out=3: give batches"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_trials_are_named(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_held_out_without_a_batch_is_refused() -> None:
+    model = make_model()
+    sifter = Sifter(model, trial=Trial(held_out=[], updates=100))
+    with pytest.raises(ValueError, match="holds no batch"):
+        for _ in train(model, sifter(DataLoader(Points(), BATCH)), steps=3):
+            pass
+
+
+def test_a_state_of_another_model_is_refused() -> None:
+    model = make_model()
+    data = DataLoader(Points(), BATCH)
+    sifter = looking(Sifter(model, trial=Trial(held_out=held_out(), updates=100)), 10)
+    for _ in train(model, sifter(data), steps=20):
+        pass
+    state = sifter.state_dict()
+    other = nn.Sequential(nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 3))
+    again = looking(Sifter(other, trial=Trial(held_out=held_out(), updates=100)), 10)
+    again.load_state_dict(state)
+    with pytest.raises(ValueError, match="averaged weights do not fit"):
+        for _ in train(other, again(DataLoader(Points(), BATCH)), steps=3):
+            pass
