@@ -18,7 +18,8 @@ from torch import nn
 
 from sifting.files import write_json
 from sifting.recipes import bert
-from sifting.recipes.text.pairs import IGNORED, Pairs
+from sifting.recipes.text.masking import IGNORED
+from sifting.recipes.text.pairs import Pairs
 from sifting.training.run_folder import read_run
 from sifting.training.run_writer import RunFolder
 
@@ -37,7 +38,7 @@ def accuracies(model: nn.Module, pairs: Pairs, *, count: int) -> dict[str, float
         labels, ids = batch.pop("labels"), batch["input_ids"]
         batch = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids")}
         hit = model(**batch).prediction_logits.argmax(dim=-1) == labels
-        wanted, masked = labels != IGNORED, ids == pairs.mask
+        wanted, masked = labels != IGNORED, ids == pairs.masking.mask
         kinds = {
             "hidden": wanted & masked,
             "left": wanted & (ids == labels),

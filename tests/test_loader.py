@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from sifting import MemoryExit, Sifter
@@ -197,75 +198,136 @@ def test_another_loader_than_the_one_saved_with_is_refused() -> None:
             next(iter(again(other)))
 
 
-@settings(max_examples=60)
-@given(
-    kind=st.sampled_from(KINDS),
-    way=st.sampled_from(list(WAYS)),
-    samples=st.integers(4, 40),
-    size=st.integers(1, 9),
-    ratios=st.lists(st.floats(0.05, 1.0), min_size=1, max_size=4),
-    mapped=st.booleans(),
-    stop=st.integers(1, 12),
-)
-def test_any_loader_any_ratio_any_interruption(
+def pair(x: Tensor, y: Tensor) -> Any:
+    return x, y
+
+
+def mapped(x: Tensor, y: Tensor) -> Any:
+    return {"x": x, "y": y}
+
+
+def nested(x: Tensor, y: Tensor) -> Any:
+    return {"deep": [(x, [f"number {int(row[0])}" for row in x])], "y": y, "same": 3.5}
+
+
+COLLATES: dict[str, tuple[Any, Any, Any]] = {  # of the batch: how it is made, x, y
+    "pair": (pair, lambda batch: batch[0], lambda batch: batch[1]),
+    "mapped": (mapped, lambda batch: batch["x"], lambda batch: batch["y"]),
+    "nested": (nested, lambda batch: batch["deep"][0][0], lambda batch: batch["y"]),
+}
+ANY: dict[str, Any] = {
+    "kind": st.sampled_from(KINDS),
+    "way": st.sampled_from(list(WAYS)),
+    "collate": st.sampled_from(list(COLLATES)),
+    "samples": st.integers(4, 40),
+    "size": st.integers(1, 9),
+    "ratios": st.lists(st.floats(0.05, 1.0), min_size=1, max_size=4),
+    "warmup": st.integers(0, 3),
+    "stop": st.integers(1, 20),
+}
+
+
+@settings(max_examples=40)
+@given(**ANY)
+def test_any_loader_any_ratio_any_interruption(**drawn: Any) -> None:
+    check_any(**drawn)
+
+
+@settings(max_examples=4)
+@given(**{**ANY, "samples": st.integers(4, 16)}, ahead=st.integers(1, 3), both=st.booleans())
+def test_so_it_is_with_any_number_of_workers(ahead: int, both: bool, **drawn: Any) -> None:
+    check_any(**drawn, num_workers=1 + both, prefetch_factor=ahead)
+
+
+def check_any(
     kind: str,
     way: str,
+    collate: str,
     samples: int,
     size: int,
     ratios: list[float],
-    mapped: bool,
+    warmup: int,
     stop: int,
+    **options: Any,
 ) -> None:
-    def collate(rows: list[Any]) -> Any:
-        x, y = torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
-        return {"x": x, "y": y} if mapped else (x, y)
+    """Two epochs: sizes, order and, after an interruption, what is left of them."""
+    make, x_of, y_of = COLLATES[collate]
+
+    def join(rows: list[Any]) -> Any:
+        return make(torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows]))
 
     def fresh() -> tuple[Sifter, DataLoader[Any], Counted]:
         data = Counted(samples)
         asked = {
             "keep": lambda step: ratios[step % len(ratios)],
-            "forward": lambda net, batch: net(batch["x"] if mapped else batch[0]),
-            "labels": lambda batch: batch["y"] if mapped else batch[1],
+            "forward": lambda net, batch: net(x_of(batch)),
+            "labels": y_of,
+            "warmup_steps": warmup,
         }
-        return make_sifter(way, **asked), make_loader(kind, data, size, collate_fn=collate), data
+        loader = make_loader(kind, data, size, collate_fn=join, **options)
+        return make_sifter(way, **asked), loader, data
 
-    def epoch(batches: Any, net: Any, stop: int | None = None) -> list[list[int]]:
+    def epoch(
+        batches: Any, loader: Any, net: Any, number: int, stop: int | None = None
+    ) -> list[list[list[float]]]:
+        """As `walk`: what is in the batches belongs together."""
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(number)
         found = []
         for batch in batches:
-            x = batch["x"] if mapped else batch[0]
+            x, y = x_of(batch), y_of(batch)
             net(x)
-            found.append([int(row[0]) for row in x.tolist()])
+            torch.rand(3)
+            if collate == "nested":
+                assert batch["deep"][0][1] == [f"number {int(row[0])}" for row in x]
+            found.append(torch.cat([x, y[:, None]], dim=1).tolist())
             if len(found) == stop:
                 break
         return found
 
     unused, loader, _ = fresh()
     seed_everything()
-    plain = epoch(loader, unused.model)
+    plain = [epoch(loader, loader, unused.model, number) for number in range(2)]
 
     sifter, loader, data = fresh()
     seed_everything()
-    whole = epoch(sifter(loader), sifter.model)
-    assert [len(batch) for batch in whole] == [len(batch) for batch in plain]
+    whole = [epoch(sifter(loader), loader, sifter.model, number) for number in range(2)]
+    end = streams()
+    assert [list(map(len, one)) for one in whole] == [list(map(len, one)) for one in plain]
+    steps = [len(batch) for one in plain for batch in one]
     drawn = [
-        math.ceil(len(batch) / ratios[step % len(ratios)] - 1e-9)
-        for step, batch in enumerate(plain)
+        n if step < warmup else math.ceil(n / ratios[step % len(ratios)] - 1e-9)
+        for step, n in enumerate(steps)
     ]
     assert sifter.stats().candidates_seen == sum(drawn)
-    if way == "scored":
-        check_order(kind, data.read, plain, drawn)
+    unsifted = min(warmup, len(plain[0]))
+    if options:  # what workers read is not told
+        assert [ids(whole[0])[:unsifted]] == [ids(plain[0])[:unsifted]]
+    elif way == "scored":
+        assert whole[0][:unsifted] == plain[0][:unsifted]
+        check_order(kind, data.read, ids(plain[0]), drawn[: len(plain[0])])
     else:
-        assert data.read == [i for batch in whole for i in batch]
+        assert data.read == [i for one in whole for batch in ids(one) for i in batch]
 
+    if stop in (len(plain[0]), len(plain[0]) + len(plain[1])) or stop > len(steps):
+        return  # between two epochs there is no place to find again
     sifter, loader, _ = fresh()
     seed_everything()
-    begun = epoch(sifter(loader), sifter.model, stop)
-    if len(begun) == len(plain):
-        return
+    first = epoch(sifter(loader), loader, sifter.model, 0, stop)
+    begun = [first]
+    if stop > len(first):
+        begun.append(epoch(sifter(loader), loader, sifter.model, 1, stop - len(first)))
     state, now = through_a_file(sifter), RandomState.now()
     sifter, loader, again = fresh()
+    seed_everything(99)
     sifter.load_state_dict(state)
     now.restore()
-    rest = epoch(sifter(loader), sifter.model)
-    assert begun + rest == whole
+    for number in range(len(begun) - 1, 2):
+        rest = epoch(sifter(loader), loader, sifter.model, number)
+        begun[number:] = [begun[number] + rest if number < len(begun) else rest]
+    if options:  # what is drawn at random in the workers is not promised
+        assert list(map(ids, begun)) == list(map(ids, whole))
+        return
+    assert begun == whole
+    assert streams() == end
     assert again.read == data.read[len(data.read) - len(again.read) :]

@@ -42,7 +42,7 @@ def test_the_readme_has_one_table_of_results_and_links_to_the_rest() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert readme.count("<!-- verdict ") == 1
     for page in (ROOT / "docs" / "results").glob("*.md"):
-        if page.name != "index.md":
+        if page.name != "log.md":  # which the results' own page links to
             assert f"(docs/results/{page.name})" in readme
 
 

@@ -1,9 +1,12 @@
-"""What the library says besides warnings: a line now and then, by Python's own logging."""
+"""What the library says: a line now and then by Python's own logging, and who hears its warnings."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+_HEARERS: list[Callable[[str], None]] = []
 LOGGER = logging.getLogger("sifting")
 
 
@@ -21,3 +24,26 @@ def say(message: str) -> None:
     if LOGGER.level == logging.NOTSET and not logging.getLogger().handlers:
         LOGGER.setLevel(logging.INFO)
     LOGGER.info(message)
+
+
+@contextmanager
+def hearing(hear: Callable[[str], None]) -> Iterator[None]:
+    """While open, `hear` is told every warning of the library, whatever Python's filters do with it.
+
+    >>> said = []
+    >>> with hearing(said.append):
+    ...     warned("rho_approx is 0.9")
+    >>> said
+    ['rho_approx is 0.9']
+    """
+    _HEARERS.append(hear)
+    try:
+        yield
+    finally:
+        _HEARERS.remove(hear)
+
+
+def warned(message: str) -> None:
+    """Tell those who hear that the library warns."""
+    for hear in list(_HEARERS):
+        hear(message)

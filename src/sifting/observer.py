@@ -22,6 +22,9 @@ from sifting.model.agreement import compare_gradients
 from sifting.model.call import logits_of
 from sifting.step import Selection, Step
 
+COMPARED_UNTIL = (
+    256  # steps: an untrained model's gradient hardly shows smoothing, a later one does
+)
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
 
 
@@ -55,7 +58,8 @@ class Observer:
         self.current: Step | None = None  # the batch handed out last, or that is being trained
         self._heard = False  # whether its losses were reported
         self._tells_exit = exit.observes and not idle
-        self._compares = not idle  # until what is trained was held against what is scored
+        self._compares = not idle  # while what is trained is held against what is scored
+        self._compare_at = 0  # the step from which it is done next
         self._trained: dict[str, Tensor] = {}  # logits of the forward that is compared
         self._gradients: dict[str, Tensor] = {}  # of the user's loss at them
 
@@ -108,7 +112,10 @@ class Observer:
             plan, outputs, gradients, self.scorer.moved(batch), weights_B=weights_B
         )
         if found is not None:
-            self._compares = False
+            self._compare_at = 2 * max(1, self.meter.counts["steps"])
+            # in half precision, the small gradients of later steps are too coarse to tell
+            half = any(logits.element_size() < 4 for logits in outputs.values())
+            self._compares = found.same and not half and self._compare_at <= COMPARED_UNTIL
             if not found.same:
                 warn_user(found.message)
 
@@ -176,7 +183,8 @@ class Observer:
             return
         self.scorer.note_autocast()
         plan, step = self.scorer.plan, self.current
-        if self._compares and plan is not None and step is not None and _members(step) is not None:
+        compares = self._compares and self.meter.counts["steps"] >= self._compare_at
+        if compares and plan is not None and step is not None and _members(step) is not None:
             self._listen(output, step)
         if self._heard or plan is None or step is None:
             return

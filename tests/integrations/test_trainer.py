@@ -258,6 +258,20 @@ def test_what_the_plain_trainer_takes_is_taken(
     assert run(tmp_path, sift={"keep": 1.0}, **options).losses == plain.losses
 
 
+def test_a_batch_size_that_was_too_large_leaves_nothing_behind(tmp_path: Path) -> None:
+    class Small(Sifted):
+        def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if len(inputs["labels"]) > 4:
+                raise RuntimeError("CUDA out of memory.")
+            return super().training_step(model, inputs, *args, **kwargs)
+
+    options = {"auto_find_batch_size": True, "per_device_train_batch_size": 5, "max_steps": 4}
+    found = run(tmp_path, Small, sift={"warmup_steps": 2}, **options)
+    assert list(map(len, found.seen)) == [4] * 4
+    assert (found.sifter.step, found.sifter.stats().selections) == (4, 2)
+    assert not found._steps
+
+
 def test_a_sifter_of_another_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a Sifter of another model"):
         SiftTrainer(

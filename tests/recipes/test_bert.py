@@ -15,8 +15,8 @@ from sifting.cli import train as cli
 from sifting.recipes import bert
 from sifting.recipes.bert import PRESETS, RECIPE
 from sifting.recipes.text.common import TextData, read_text
-from sifting.recipes.text.pairs import IGNORED, Pairs
-from sifting.training.arms import ARMS
+from sifting.recipes.text.masking import IGNORED
+from sifting.training.arms import ARMS, find_arm
 from sifting.training.recipe import train
 from sifting.training.run_folder import read_run
 from sifting.training.run_writer import RunFolder
@@ -38,6 +38,19 @@ TINY = replace(
     inner=16,
     audit_every=3,
 )
+LEARN = replace(  # as small as TINY
+    PRESETS["learn"],
+    vocabulary_size=200,
+    dev_share=0.3,
+    length=16,
+    window=4,
+    layers=3,
+    hidden=32,
+    heads=2,
+    inner=32,
+    dev_sequences=400,
+)
+FIGURES = {"accuracy", "hidden_accuracy", "hidden_commonest", "dev_loss", "masked_loss"}
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +81,29 @@ def test_every_arm_runs_end_to_end_and_makes_the_same_updates(
     assert run.summary is not None
     assert run.summary["updates"] == 12
     sifting = run.summary["sifting"]
-    assert sifting["samples_trained"] == 12 * 4
-    assert sifting["candidates_seen"] == 12 * 4 * (1 if arm == "baseline" else 2)
+    keep = find_arm(arm).keep
+    if keep in (0.5, 1.0):  # the same all along
+        assert sifting["samples_trained"] == 12 * 4
+        assert sifting["candidates_seen"] == 12 * 4 / keep
+    else:
+        assert 12 * 4 <= sifting["samples_trained"] < sifting["candidates_seen"]
     final = run.summary["final"]
-    assert set(final) == {"accuracy", "next_accuracy", "dev_loss", "masked_loss"}
+    assert set(final) == {*FIGURES, "next_accuracy"}
     assert 0 <= final["accuracy"] <= 1
     assert final["masked_loss"] < final["dev_loss"]
+
+
+@pytest.mark.parametrize("arm", ["baseline", "sift@2", "default", "memory"])
+def test_the_preset_that_learns_runs_with_every_kind_of_arm(
+    arm: str, data: TextData, tmp_path: Path
+) -> None:
+    config = replace(LEARN, arm=arm, updates=6, evaluations=1, warmup=0.0, audit_every=3)
+    assert train(RECIPE, config, tmp_path / "run", data=data) == "finished"
+    run = read_run(tmp_path / "run")
+    assert run.summary is not None
+    assert set(run.summary["final"]) == FIGURES
+    assert run.summary["sifting"]["samples_trained"] == 6 * config.batch
+    assert bert.problem(config, data).metric == "hidden_accuracy"
 
 
 def test_nothing_is_selected_in_the_warm_up(data: TextData, tmp_path: Path) -> None:
@@ -111,21 +141,45 @@ def test_presets_differ_only_in_numbers_and_text() -> None:
             assert field in words or number or mine == paper, field
 
 
-def test_the_evaluation_is_the_models_own_loss_on_fixed_masks(data: TextData) -> None:
-    pairs = Pairs(data.tokens, data.dev, data.vocabulary, length=16)
-    model = bert.build_model(TINY, len(data.vocabulary)).eval()
-    figures = bert.evaluate(model, pairs, count=10_000, batch=5)
-    batch = pairs.batch(np.arange(len(pairs)), seed=bert.FIXED)
+@pytest.mark.parametrize("config", [TINY, LEARN], ids=["bert", "modernbert"])
+def test_the_evaluation_is_the_models_own_loss_on_fixed_masks(
+    config: bert.Config, data: TextData
+) -> None:
+    dev = bert.examples(config, data, data.dev)
+    model = bert.build_model(config, len(data.vocabulary)).eval()
+    figures = bert.evaluate(model, dev, count=10_000, batch=5)
+    batch = dev.batch(np.arange(len(dev)), seed=bert.FIXED)
     batch.pop("index")
     with torch.no_grad():
         out = model(**batch)
     assert figures["dev_loss"] == pytest.approx(float(out.loss), rel=1e-5)
     chosen = batch["labels"] != IGNORED
-    right = out.prediction_logits.argmax(-1)[chosen] == batch["labels"][chosen]
-    assert figures["accuracy"] == pytest.approx(float(right.float().mean()))
-    follows = out.seq_relationship_logits.argmax(-1) == batch["next_sentence_label"]
-    assert figures["next_accuracy"] == pytest.approx(float(follows.float().mean()))
-    assert bert.evaluate(model, pairs, count=10_000, batch=64) == pytest.approx(figures)
+    logits = out.prediction_logits if config.shape == "bert" else out.logits
+    right = (logits.argmax(-1) == batch["labels"]) & chosen
+    hidden = chosen & (batch["input_ids"] == data.vocabulary.id("[MASK]"))
+    assert figures["accuracy"] == pytest.approx(int(right.sum()) / int(chosen.sum()))
+    assert figures["hidden_accuracy"] == pytest.approx(
+        int((right & hidden).sum()) / int(hidden.sum())
+    )
+    labels = batch["labels"][hidden]
+    commonest = max(int((labels == token).sum()) for token in labels.unique())
+    assert figures["hidden_commonest"] == pytest.approx(commonest / len(labels))
+    if config.shape == "bert":
+        follows = out.seq_relationship_logits.argmax(-1) == batch["next_sentence_label"]
+        assert figures["next_accuracy"] == pytest.approx(float(follows.float().mean()))
+    assert bert.evaluate(model, dev, count=10_000, batch=64) == pytest.approx(figures)
+
+
+@pytest.mark.parametrize("config", [TINY, LEARN], ids=["bert", "modernbert"])
+def test_losses_of_single_samples_are_the_models_own(config: bert.Config, data: TextData) -> None:
+    problem = bert.problem(config, data)
+    assert problem.losses is not None
+    batch = bert.examples(config, data, data.dev).batch(np.arange(3), seed=0)
+    model = problem.model.eval()
+    one_by_one = [
+        problem.loss(model, {k: v[i : i + 1] for k, v in batch.items()}) for i in range(3)
+    ]
+    torch.testing.assert_close(problem.losses(model, batch), torch.stack(one_by_one))
 
 
 def test_only_held_out_documents_are_evaluated_and_only_others_trained(data: TextData) -> None:
@@ -151,12 +205,34 @@ def test_masked_tokens_are_learned(data: TextData, tmp_path: Path) -> None:
         dev_sequences=400,
     )
     train(RECIPE, config, tmp_path / "run", data=data)
-    dev = Pairs(data.tokens, data.dev, data.vocabulary, length=16)
+    dev = bert.examples(config, data, data.dev)
     labels = dev.batch(np.arange(len(dev)), seed=bert.FIXED)["labels"]
     labels = labels[labels != IGNORED]
     majority = float(labels.bincount().max()) / len(labels)
     final = read_run(tmp_path / "run").summary["final"]  # type: ignore[index]
     assert final["accuracy"] > majority + 0.05
+
+
+def test_the_preset_that_learns_leaves_the_frequencies_of_tokens(
+    data: TextData, tmp_path: Path
+) -> None:
+    config = replace(LEARN, updates=80, lr=1e-2, init=0.1, evaluations=1)
+    train(RECIPE, config, tmp_path / "run", data=data)
+    final = read_run(tmp_path / "run").summary["final"]  # type: ignore[index]
+    assert final["hidden_accuracy"] > final["hidden_commonest"] + 0.1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"shape": "electra"}, "shape='electra': choose 'bert' or 'modernbert'"),
+        ({"metric": "loss"}, "metric='loss': choose 'accuracy' or 'hidden_accuracy'"),
+        ({"window": 5}, "window=5: give an even number"),
+    ],
+)
+def test_settings_that_mean_nothing_are_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(LEARN, **wrong)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it has threads

@@ -11,7 +11,7 @@ import torch
 from sifting.recipes import gpt
 from sifting.recipes.gpt import PRESETS, RECIPE
 from sifting.recipes.text.common import TextData, read_text
-from sifting.training.arms import ARMS
+from sifting.training.arms import ARMS, find_arm
 from sifting.training.recipe import train
 from sifting.training.run_folder import read_run
 from sifting.training.run_writer import RunFolder
@@ -59,9 +59,14 @@ def test_every_arm_runs_end_to_end_and_makes_the_same_updates(
     run = read_run(tmp_path / "run")
     assert run.summary is not None
     sifting = run.summary["sifting"]
-    assert sifting["samples_trained"] == 12 * 4
-    assert sifting["candidates_seen"] == 12 * 4 * (1 if arm == "baseline" else 2)
-    assert set(run.summary["final"]) == {"accuracy", "dev_loss"}
+    keep = find_arm(arm).keep
+    if keep in (0.5, 1.0):  # the same all along
+        assert sifting["samples_trained"] == 12 * 4
+        assert sifting["candidates_seen"] == 12 * 4 / keep
+    else:
+        assert 12 * 4 <= sifting["samples_trained"] < sifting["candidates_seen"]
+    figures = {"accuracy", "dev_loss", "nats_per_byte", "frequency_nats_per_byte"}
+    assert set(run.summary["final"]) == figures
 
 
 @pytest.mark.parametrize("shape", ["gpt2", "llama"])
@@ -69,7 +74,7 @@ def test_the_evaluation_is_the_models_own_loss(shape: Any, data: TextData) -> No
     blocks = gpt.blocks(TINY, data, data.dev)
     end = data.vocabulary.end
     model = gpt.build_model(replace(TINY, shape=shape), len(data.vocabulary), end).eval()
-    figures = gpt.evaluate(model, blocks, count=10_000, batch=3)
+    figures = gpt.evaluate(model, blocks, data.vocabulary.bytes_V, count=10_000, batch=3)
     batch = blocks.batch(np.arange(len(blocks)), seed=0)
     batch.pop("index")
     with torch.no_grad():
@@ -78,6 +83,24 @@ def test_the_evaluation_is_the_models_own_loss(shape: Any, data: TextData) -> No
     assert figures["dev_loss"] == pytest.approx(float(out.loss), rel=1e-5)
     right = out.logits[:, :-1].argmax(-1) == batch["input_ids"][:, 1:]
     assert figures["accuracy"] == pytest.approx(float(right.float().mean()))
+    predicted = batch["input_ids"][:, 1:]
+    text = data.vocabulary.tokenizer.decode(predicted.flatten().tolist())  # no special tokens
+    nats = float(out.loss) * predicted.numel()
+    assert figures["nats_per_byte"] == pytest.approx(nats / len(text.encode()), rel=1e-5)
+    shares = predicted.flatten().bincount() / predicted.numel()
+    entropy = float(torch.special.entr(shares).sum()) * predicted.numel()
+    assert figures["frequency_nats_per_byte"] == pytest.approx(entropy / len(text.encode()))
+
+
+def test_losses_of_single_samples_are_the_models_own(data: TextData) -> None:
+    problem = gpt.problem(TINY, data)
+    assert problem.losses is not None
+    batch = gpt.blocks(TINY, data, data.dev).batch(np.arange(3), seed=0)
+    model = problem.model.eval()
+    one_by_one = [
+        problem.loss(model, {k: v[i : i + 1] for k, v in batch.items()}) for i in range(3)
+    ]
+    torch.testing.assert_close(problem.losses(model, batch), torch.stack(one_by_one))
 
 
 @pytest.mark.parametrize(("shape", "size"), [("gpt2", 124e6), ("llama", 152e6)])
@@ -109,6 +132,20 @@ def test_a_cut_run_resumes_to_the_same_end(data: TextData, tmp_path: Path) -> No
 def test_one_pass_is_the_length_of_a_run_that_names_none(data: TextData) -> None:
     blocks = gpt.blocks(TINY, data, data.train)
     assert RECIPE.updates(TINY, data) == len(blocks) // 4
+
+
+def test_the_preset_that_learns_counts_the_loss_by_byte(data: TextData, tmp_path: Path) -> None:
+    config = replace(
+        PRESETS["learn"],
+        **{name: getattr(TINY, name) for name in ("length", "hidden", "inner", "dev_sequences")},
+        updates=4,
+        evaluations=1,
+    )
+    problem = gpt.problem(config, data)
+    assert (problem.metric, problem.lower_is_better) == ("nats_per_byte", True)
+    assert train(RECIPE, config, tmp_path / "run", data=data) == "finished"
+    with pytest.raises(ValueError, match="metric='bits': choose 'accuracy' or 'nats_per_byte'"):
+        replace(config, metric="bits")  # type: ignore[arg-type]
 
 
 def test_an_unknown_shape_is_named() -> None:

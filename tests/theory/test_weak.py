@@ -382,6 +382,8 @@ def test_edges_and_limits():
     assert pl_bound(10, 2 * best, 4, 2, 1) == pytest.approx(1.5)  # the longest step: no fall
     assert pl_step_size(4, 4) == pytest.approx(8 / 3 / 96)  # m = L
     assert quasar_bound(1, 0.1, 1, 0, 1) == 0
+    both = quasar_bound(1000, 0.01, 50, 2, 1.5, c=0.8, Delta=0.3)  # c multiplies Δ as well
+    assert both == pytest.approx((0.2 + 0.8 * 0.3) / (1.5 * 0.3))
     assert quasar_distance_bound(3, 0.1, 1, 2, 1, 0) == 4  # no growth: no rate
     assert quasar_distance_bound(1, 0.5, 2, 2, 1, 2, c=2) == 0  # one Newton step
 

@@ -414,3 +414,26 @@ def test_what_a_users_own_files_raise_is_not_put_down_to_the_folder(tmp_path: Pa
     object.__setattr__(engine.task, "loss", missing)
     with pytest.raises(FileNotFoundError, match="no such shard"):
         engine.advance(1)
+
+
+def test_warnings_of_the_run_are_in_its_folder_once(tmp_path: Path) -> None:
+    """Also those that a filter keeps from being shown, as here; a run that goes on adds none twice."""
+    folder = RunFolder.create(tmp_path / "run", config={})
+    pace = Pace(updates=4, log_every=2, evaluate_every=2, checkpoint_every=2)
+    weight = torch.tensor([0.1, 1.0, 5.0, 0.2, 1.0])
+
+    def weighted(model: nn.Module, batch: Any) -> Tensor:
+        return F.cross_entropy(model(batch[0]), batch[1], weight=weight)
+
+    for step in (None, 2):
+        engine = build(folder, pace=pace, arm={"exit": 1, "audit_every": 0})
+        engine.task = replace(engine.task, loss=weighted)
+        if step is not None:
+            engine.resume(step)
+        engine.run()
+        run = read_run(folder.path)
+        (warned,) = (record for record in run.metrics if record["kind"] == "warning")
+        assert "pass loss_fn= with the loss of your training step" in warned["message"]
+        assert warned["step"] == 1
+        assert run.summary is not None
+        assert run.summary["warnings"] == [warned["message"]]

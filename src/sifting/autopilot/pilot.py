@@ -21,16 +21,18 @@ from sifting.autopilot.features import LastLayer
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.looks import FORWARD
 from sifting.autopilot.options import LADDER, PLAIN, Decision, Judged, Option
+from sifting.autopilot.pacing import Pacing
 from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.measure.learning import Progress, speedup
 from sifting.measure.meter import Meter
+from sifting.measure.stopwatch import now
 from sifting.model.call import logits_of
 from sifting.parallel.ranks import Ranks
 
-OFTEN, EARLY, SELDOM = 2, 256, 8  # steps between two rehearsals: at first, until when, later
+LEARNABLE = 0.6  # share of progress that must be made where losses are high, for a memory
 DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
 
 
@@ -64,6 +66,7 @@ class Pilot:
         self.acts = True  # whether what is decided is done, or only told
         self.trials: Trials | None = None  # of options, before they are taken up
         self.held_out = HeldOut(scorer, exit, meter=meter, trial=trial or Trial())
+        self.pacing = Pacing((trial or Trial()).updates)
         self._last_layer = LastLayer(scorer.model)
         self._met = self._done = 0  # steps that were handed out, that are over
         self._gained = 0.0  # plain steps that the steps so far are expected to stand for
@@ -99,11 +102,15 @@ class Pilot:
         step, self._met = self._met, self._met + 1
         if self.trials is not None:
             self.trials.pieces.note(ids)
-        if self.rehearsing or selected or step % (OFTEN if step < EARLY else SELDOM):
+        if self.rehearsing or selected or not self.pacing.due(step):
             return None
+        begin = now()
         with self.meter.time("auditing", self.scorer.device):
             self.meter.counts["rehearsals"] += 1
-            return self.scorer.rehearse(batch, ids) or None
+            found = self.scorer.rehearse(batch, ids)
+        training = self.meter.seconds["between"] / max(1, self._done)
+        self.pacing.timed(now() - begin, step_seconds=training)
+        return found or None
 
     def listen(self) -> None:
         """A batch that was met is about to be trained: what its last layer is given is wanted."""
@@ -156,6 +163,9 @@ class Pilot:
         self._done += 1
         step = self._done
         self._gained += self.decision.speedup
+        if self.pacing.hopeless:
+            self._give_up(step)
+            return
         if self.rehearsing or not (self.scorer.plan is not None or self.exit.looks):
             return  # nothing is known of the model yet
         self.held_out.follow(step, size)
@@ -165,6 +175,13 @@ class Pilot:
                 self._decide(step, size)
         elif not self.held_out.looks and step % DECIDE_EVERY == 0:
             self._decide(step, size)
+
+    def _give_up(self, step: int) -> None:
+        """Say, once, that choosing takes too long here to pay."""
+        why = f"scoring a batch takes {self.pacing.cost:.2g} of the time of training it"
+        if self.decision.why != why:
+            self.decision = Decision(step, PLAIN, why)
+            self._record(self.decision, changed=False)
 
     def judge(self) -> list[Judged]:
         """What is known of every option by now."""
@@ -177,6 +194,8 @@ class Pilot:
             for ratio in LADDER:
                 option = Option(scorer, ratio)
                 cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
+                if scorer == self.exit.looks:  # by the clocks, where they say more
+                    cost = max(cost, ratio * (self.pacing.cost or 0.0))
                 one = Judged(
                     option,
                     cost,
@@ -185,7 +204,7 @@ class Pilot:
                     vetoed=self._vetoed(option),
                 )
                 if recent is not None and scorer == MEMORY:
-                    one = replace(one, learnable=recent.share - recent.error > 1 / LADDER[0])
+                    one = replace(one, learnable=recent.share - 2 * recent.error > LEARNABLE)
                 elif recent is not None and ratio == LADDER[0]:
                     one = self._with_share(one, recent, cost)
                 found.append(one)
@@ -224,13 +243,16 @@ class Pilot:
         if changed:
             self.decisions.append(made)
             self.exit.active = option.scorer or self.exit.looks or MEMORY
+        self._record(made, changed=changed)
+
+    def _record(self, made: Decision, *, changed: bool) -> None:
+        plain = made.to_plain()
+        about = {"kind": "decision", "batch": plain.pop("step"), "changed": changed}
         self.records.append(
             {
-                "kind": "decision",
-                "batch": step,
-                "changed": changed,
-                **{k: v for k, v in made.to_plain().items() if k != "step"},
-                "judged": [one.to_plain() for one in judged],
+                **about,
+                **plain,
+                "judged": [one.to_plain() for one in made.judged],
                 "shares": self.held_out.shares(),
             }
         )
@@ -283,6 +305,7 @@ class Pilot:
             "decisions": [made.to_plain() for made in self.decisions],
             "records": list(self.records),
             "evidence": self.evidence.state_dict(),
+            "pacing": self.pacing.to_plain(),
             "steps": [self._met, self._done],
             "gained": self._gained,
             "held_out": self.held_out.state_dict(),
@@ -297,6 +320,7 @@ class Pilot:
         decisions = [Decision.from_plain(dict(made)) for made in state["decisions"]]
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
         self.records = [dict(record) for record in state["records"]]
+        self.pacing.load(state["pacing"])
         self._gained = float(state["gained"])
         self._met, self._done = map(int, state["steps"])
         self.held_out.load_state_dict(state["held_out"])

@@ -142,9 +142,10 @@ class Trials:
         tried, harm = self._found.get(option, (0, False))
         if step < LASTS * tried:
             return harm
-        if not self._able(size):
-            return False
-        updates = self._length(step, size)
+        updates = self._length(step, size) if self._able(size) else 0
+        if ranks is not None:  # pieces of one length, or on no rank
+            plans = ranks.gather((updates, cost))
+            updates, cost = min(theirs for theirs, _ in plans), plans[0][1]
         if updates == 0:
             return False
         found = self._try(option, cost, updates, step, size, ranks)

@@ -21,6 +21,7 @@ from sifting.verdict.intervals import ratio_of
 
 RESULTS = Path("benchmarks/results/bench")
 DIGITS = 5  # of figures that are kept
+ZERO = 1e-9  # a slope that is rounding
 FAR = 1.2  # beyond the shortest and longest baseline by so much, the scale ends
 LENGTHS = {
     "baseline-60": 0.6,
@@ -53,7 +54,7 @@ def keep_results(runs: Path, out: Path) -> list[Path]:
 def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """The results by task."""
     found = {}
-    for path in sorted(folder.glob("*.json")):
+    for path in sorted(folder.glob("[!_]*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.get("format") != FORMAT:
             raise RunError(
@@ -85,7 +86,7 @@ def result_of(folder: Path) -> dict[str, Any] | None:
     loads = [line["load"] for run in runs for line in run.metrics if "load" in line]
     environment = runs[0].environment
     finals = {arm: _finals(of_arm, judged.metric) for arm, of_arm in by_arm.items()}
-    result: dict[str, Any] = rounded(
+    found: dict[str, Any] = rounded(
         {
             "format": FORMAT,
             **{key: note[key] for key in ("task", "about", "command", "asked", "waited")},
@@ -110,11 +111,11 @@ def result_of(folder: Path) -> dict[str, Any] | None:
             "worth": worth(finals, lower_is_better=judged.lower_is_better),
             "curves": {arm: _curve(of_arm) for arm, of_arm in by_arm.items()},
             "quality": {
-                arm: found for arm, of_arm in by_arm.items() if (found := _quality(of_arm))
+                arm: quality for arm, of_arm in by_arm.items() if (quality := _quality(of_arm))
             },
         }
     )
-    return result
+    return found
 
 
 def _figures(arm: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +161,7 @@ def worth(
     if len(means) < 3 or 0.0 not in means:
         return {}
     slope = float(np.polyfit(list(means), list(means.values()), 1)[0])
-    if slope <= 0:
+    if slope <= ZERO:
         return {}
     low, high = min(means) - math.log(FAR), max(means) + math.log(FAR)
     base, found = finals[protocol.BASELINE], {}

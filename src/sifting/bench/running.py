@@ -93,7 +93,9 @@ class TaskRun:
         found = protocol.arms_of(classes=task.classes, known=ARMS)
         self.arms = found if bench.arms is None else bench.arms
         self.seeds = tuple(range(task.seeds if bench.seeds is None else bench.seeds))
-        self.note: dict[str, Any] = {**self._read_note(), "command": command, "about": task.about}
+        self.note: dict[str, Any] = {**self._read_note(), "about": task.about}
+        if command:
+            self.note["command"] = command
 
     def _length(self) -> int:
         if self.bench.updates is not None:
@@ -109,7 +111,7 @@ class TaskRun:
         bench = self.bench
         asked = {"size": bench.size, "equal": bench.equal, "clock": bench.clock, "tune": bench.tune}
         asked = {**asked, "updates": self.length}
-        fresh = {"format": FORMAT, "task": self.name, "asked": asked, "waited": 0.0}
+        fresh = {"format": FORMAT, "task": self.name, "asked": asked, "waited": 0.0, "command": ""}
         path = self.out / NAME
         if not path.exists():
             return fresh

@@ -62,13 +62,12 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if not args.tasks and not args.mine:
         parser.error("give a task's name, all, list, report, or --mine module:build")
-    command = shlex.join(["sift", "bench", *argv])
     try:
         if args.tasks == ["list"]:
             return _list()
         if args.tasks == ["report"]:
             return _report(args)
-        return _run(args, command)
+        return _run(args)
     except (RunError, Diverged, ValueError, TypeError) as error:
         say(f"{LABEL}: {error}", error=True)
         return 2
@@ -105,7 +104,24 @@ def _chosen(args: argparse.Namespace) -> dict[str, BenchTask]:
     return {**{name: known[name] for name in names}, **own}
 
 
-def _run(args: argparse.Namespace, command: str) -> int:
+def command_of(name: str, args: argparse.Namespace) -> str:
+    """What makes a task's figures, as a reader would type it: not where, nor in how many pieces.
+
+    >>> command_of("digits", build_parser().parse_args(["all", "--hours", "1", "--clock", "cpu"]))
+    'sift bench digits --clock cpu'
+    """
+    own = [path for path in args.mine if path.replace(":", ".") == name]
+    words = ["sift", "bench", *(["--mine", *own] if own else [name])]
+    plain = build_parser().parse_args([name])
+    for key in ("size", "seeds", "updates", "equal", "clock"):
+        if getattr(args, key) != getattr(plain, key):
+            words += [f"--{key}", str(getattr(args, key))]
+    words += ["--no-tuning"] if args.no_tuning else []
+    words += ["--arms", *args.arms] if args.arms is not None else []
+    return shlex.join(words)
+
+
+def _run(args: argparse.Namespace) -> int:
     bench = Bench(
         args.out,
         size=args.size,
@@ -123,7 +139,7 @@ def _run(args: argparse.Namespace, command: str) -> int:
         with limited(args.hours):
             for name, task in _chosen(args).items():
                 tell(console, f"{name}: {task.about}")
-                stopped = TaskRun(name, task, bench, command=command).run(console)
+                stopped = TaskRun(name, task, bench, command=command_of(name, args)).run(console)
                 if stopped is not None:
                     break
     except KeyboardInterrupt:

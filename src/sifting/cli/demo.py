@@ -1,22 +1,26 @@
-"""`sift demo`: one small real task, trained with and without sifting, and an honest verdict.
+"""`sift demo`: two small real tasks, trained plainly, by the paper's exit and by the autopilot.
 
-Handwritten digits (8×8 pixels, from scikit-learn) and a small residual network; every arm makes
-the same number of updates, its learning rate decayed within them. Beside it, the paper's convex
-image: greedy SGD against SGD. Both go into a report.
+Handwritten digits (8×8 pixels, from scikit-learn), once as they are and trained until they are fitted,
+once with a fifth of the labels wrong. Every arm makes the same number of updates, its learning rate
+decayed within them; what the autopilot decided, and why, is said beside what came of it. Then the
+theory's convex image: greedy SGD against SGD. All of it goes into a report.
 """
 
 from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from sklearn.datasets import load_digits
-from torch import Tensor, nn
 
+from sifting.bench.tasks import digits
+from sifting.bench.tasks.common import Data
+from sifting.bench.tasks.fashion import with_random_labels
+from sifting.bench.tasks.rows import Rows
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.workload import FunctionWorkload, OwnConfig
 from sifting.measure.stats import SiftingWarning
@@ -25,79 +29,42 @@ from sifting.terminal import make_console, say
 from sifting.theory import LeastSquares, simulate
 from sifting.theory.plots import plot_simulation
 from sifting.training.problem import Problem
-from sifting.training.run_folder import RunError
+from sifting.training.run_folder import RunError, read_run
 from sifting.training.signals import exit_code
 from sifting.verdict.terminal import show
 
-BATCH = 32
 OUT = Path("sift-demo")
-ARMS = ("sift-last", "sift", "default")  # beside the baseline and random-keep
+ARMS = ("sift", "auto")  # beside the baseline and random-keep
+WRONG = 0.2  # share of the labels that are drawn anew in the second task
 STEPS, RUNS, CHOICES = 10_000, 100, 8  # of the convex image
 
 
-class Residual(nn.Module):
-    """A block that keeps its input's shape, so that the head fits after any of them."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.down(F.gelu(self.up(self.norm(x))))  # type: ignore[no-any-return]
-
-
-class DigitBatches:
-    """Shuffled batches of one epoch, the last incomplete one left out."""
-
-    drop_last = True
-
-    def __init__(self, x: Tensor, y: Tensor, size: int, seed: int) -> None:
-        self.dataset, self.batch_size = (x, y), size
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __len__(self) -> int:
-        return len(self.dataset[0]) // self.batch_size
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        x, y = self.dataset
-        order = torch.randperm(len(x), generator=self.generator)
-        for start in range(0, len(self) * self.batch_size, self.batch_size):
-            rows = order[start : start + self.batch_size]
-            yield x[rows], y[rows]
-
-
-def problem(seed: int) -> Problem:
+def problem(seed: int, *, wrong: float = 0.0) -> Problem:
     """The demo's task, as `sift compare sifting.cli.demo:problem` takes it.
 
     >>> problem(seed=0).batch
     32
+
+    Args:
+        seed: of the run.
+        wrong: share of the training labels that are drawn anew.
     """
-    images, labels = load_digits(return_X_y=True)
-    x, y = torch.tensor(images, dtype=torch.float32) / 16, torch.tensor(labels)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-    train, test = order[:1200], order[1200:]
-    torch.manual_seed(seed)
-    blocks = nn.Sequential(*[Residual(64) for _ in range(6)])
-    model = nn.Sequential(nn.Linear(64, 64), blocks, nn.LayerNorm(64), nn.Linear(64, 10))
+    config = replace(digits.FULL, seed=seed)
+    data = digits.read(config)
+    train, held_out = (_relabelled(rows, wrong) for rows in (data.train, data.held_out))
+    return digits.problem(config, Data(train, held_out, data.test, data.classes))
 
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        model.eval()
-        with torch.no_grad():
-            return {"accuracy": float((model(x[test]).argmax(dim=1) == y[test]).double().mean())}
 
-    return Problem(
-        model=model,
-        batches=lambda size: DigitBatches(x[train], y[train], size, seed),
-        loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
-        evaluate=evaluate,
-        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01),
-        schedule=lambda optimizer, updates: torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=3e-3, total_steps=updates
-        ),
-        batch=BATCH,
-        exit=1,
-    )
+def _relabelled(rows: Rows, share: float) -> Rows:
+    """The same images, some of their labels drawn anew: also of what is held out, as one would have it."""
+    pixels, labels = rows.tensors_N
+    return Rows(pixels, with_random_labels(labels, share), ready=rows.ready)
+
+
+TASKS: dict[str, tuple[str, Callable[..., Problem]]] = {
+    "clean": ("8×8 digits", problem),
+    "wrong": (f"the same, {WRONG:.0%} of the labels drawn anew", partial(problem, wrong=WRONG)),
+}
 
 
 def convex(path: Path) -> str:
@@ -145,35 +112,66 @@ def _run(out: Path, seeds: int, updates: int) -> int:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # on layers this small, threads cost more than they give
     console = make_console()
-    workload = FunctionWorkload("sifting.cli.demo:problem", problem)
-    config = OwnConfig(warmup=0.1, evaluations=10, audit_every=10)
-    plan = Comparison(
-        workload=workload,
-        out=out / "runs",
-        configs=arm_configs(workload, config, ARMS, (), control=True),
-        seeds=tuple(range(seeds)),
-        budget=f"{updates}u",
-    )
-    console.print(
-        f"8×8 digits, {len(plan.configs)} arms × {seeds} seeds, {updates} updates of {BATCH} samples each; "
-        "the arms take turns, so that a busy machine is busy for all of them"
-    )
+    caught: list[warnings.WarningMessage] = []
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", SiftingWarning)
-            stopped, verdict = compare(plan, console)
+        for name, (about, build) in TASKS.items():
+            workload = FunctionWorkload(f"demo: {about}", build)
+            config = OwnConfig(warmup=0.1, evaluations=10, audit_every=10)
+            plan = Comparison(
+                workload=workload,
+                out=out / "runs" / name,
+                configs=arm_configs(workload, config, ARMS, (), control=True),
+                seeds=tuple(range(seeds)),
+                budget=f"{updates}u",
+            )
+            console.print(
+                f"{about}: {len(plan.configs)} arms × {seeds} seeds, {updates} updates of "
+                f"{digits.FULL.batch} samples each; the arms take turns, so that a busy machine is busy for "
+                "all of them"
+            )
+            with warnings.catch_warnings(record=True) as heard:
+                warnings.simplefilter("always", SiftingWarning)
+                stopped, verdict = compare(plan, console)
+            caught += heard
+            if stopped is not None or verdict is None:
+                say(f"sift demo: stopped by {stopped}; go on with --out {out}", error=True)
+                return exit_code(stopped)
+            show(verdict, console)
+            for line in decided(plan.out):
+                console.print(line)
+            console.print()
     finally:
         torch.set_num_threads(threads)
-    if stopped is not None or verdict is None:
-        say(f"sift demo: stopped by {stopped}; go on with --out {out}", error=True)
-        return exit_code(stopped)
-    show(verdict, console)
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        console.print(f"\nduring training the library warned: {message}")
+        console.print(f"during training the library warned: {message}\n")
     drawing = out / "gsgd.svg"
     about = convex(drawing)
-    console.print(f"\n{about}")
+    console.print(about)
     extra = Extra("Greedy SGD against SGD", about, drawing.read_bytes())
     report = write_html(collect([out / "runs"]), out / "report.html", extras=[extra])
     console.print(f"\nthe report, with every metric over time, is {report}")
     return 0
+
+
+def decided(folder: Path) -> list[str]:
+    """What the autopilot decided in each run of a comparison, in lines."""
+    lines = []
+    for path in sorted(folder.glob("**/config.json")):
+        run = read_run(path.parent)
+        if run.config.get("arm") != "auto":
+            continue
+        made = [record for record in run.metrics if record["kind"] == "decision"]
+        changes = [record for record in made if record["changed"]]
+        told = [f"from update {r['step']} on {_doing(r)}, since {r['why']}" for r in changes]
+        if not told and made:
+            told = [f"everything was trained, since {made[-1]['why']}"]
+        lines.append(
+            f"autopilot, seed {run.config['seed']}: {'; '.join(told) or 'nothing to decide by'}"
+        )
+    return lines
+
+
+def _doing(record: dict[str, object]) -> str:
+    if record["ratio"] == 1:
+        return "everything"
+    return f"1 in {record['ratio']} by {record['scorer']}"

@@ -75,6 +75,8 @@ def twin_of(loader: Any, sampler: IndexSampler) -> Any:
         twin.__dict__["batch_sampler"] = sampler
     if "_iterator" in loader.__dict__:
         twin.__dict__["_iterator"] = None  # workers of its own
+    if "_initial_iter_for_state_dict" in loader.__dict__:  # torchdata's: it has such an iterator
+        twin.__dict__["_initial_iter_for_state_dict"] = False
     return twin
 
 

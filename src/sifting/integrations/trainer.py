@@ -50,6 +50,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
         self._sift: Mapping[str, Any] | Sifter = {} if sift is None else sift
         self._steps: deque[Step | None] = deque()
         self._streams_are_back = False
+        self._before: Mapping[str, Any] | None = None  # the sifter's state when training began
         self.sifter = self._make_sifter()
         check(self)
 
@@ -71,7 +72,23 @@ class SiftMixin(_Base):  # type: ignore[misc]
         """The batches to train on, sifted from the Trainer's own loader."""
         if self.sifter.model is not self.model:  # model_init made another
             self.sifter = self._make_sifter()
+        if self.args.auto_find_batch_size:
+            self._begin_anew()
         return TrainLoader(self.sifter, super().get_train_dataloader())
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's own."""
+        self._before = None
+        return super().train(*args, **kwargs)
+
+    def _begin_anew(self) -> None:
+        """Take back the steps of a batch size that was too large (`auto_find_batch_size`)."""
+        self._steps.clear()
+        if self._before is None:
+            self._before = self.sifter.state_dict()
+        else:  # what was found out of the model, and what an exit has learned, stays
+            now = {"settings": self.sifter.settings(), "exit": self.sifter.exit.state_dict()}
+            self.sifter.load_state_dict({**self._before, **now})
 
     def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple[Any, ...]:
         """The Trainer's own, once it is sure that what it trains on is sifted."""

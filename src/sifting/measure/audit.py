@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sifting.log import warned
 from sifting.measure.meter import Meter
 from sifting.measure.quality import quality
 from sifting.measure.stats import SiftingWarning
@@ -197,6 +198,7 @@ def explored_means(
 
 def warn_user(message: str) -> None:
     """Warn at the line of the user's own code that led here."""
+    warned(message)
     package = __name__.partition(".")[0]
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -19,6 +20,7 @@ from torch import nn
 from sifting.recipes.text.blocks import Blocks
 from sifting.recipes.text.common import (
     DATA_SETTINGS,
+    LEARNING,
     TextConfig,
     TextData,
     read_text,
@@ -39,14 +41,21 @@ class Config(TextConfig):
     """Tokens of a vocabulary that is made."""
     shape: Literal["gpt2", "llama"] = "gpt2"
     """Which architecture of `transformers`."""
+    metric: Literal["accuracy", "nats_per_byte"] = "accuracy"
+    """What counts: the accuracy of the next token, or the loss by byte, whatever the vocabulary."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shape not in ("gpt2", "llama"):
             raise ValueError(f"shape={self.shape!r}: choose 'gpt2' or 'llama'")
+        if self.metric not in ("accuracy", "nats_per_byte"):
+            raise ValueError(f"metric={self.metric!r}: choose 'accuracy' or 'nats_per_byte'")
 
 
-PRESETS = text_presets(Config, small={"dev_sequences": 256})
+PRESETS = {
+    **text_presets(Config, small={"dev_sequences": 256}),
+    "learn": Config(**LEARNING, shape="llama", metric="nats_per_byte"),
+}
 
 
 def build_model(config: Config, vocabulary: int, end: int) -> nn.Module:
@@ -95,21 +104,41 @@ def build_model(config: Config, vocabulary: int, end: int) -> nn.Module:
     return cast(nn.Module, model)
 
 
-def evaluate(model: nn.Module, blocks: Blocks, *, count: int, batch: int) -> dict[str, float]:
-    """Accuracy of the next token, and the loss, on held-out blocks."""
+def evaluate(
+    model: nn.Module, blocks: Blocks, bytes_V: npt.NDArray[np.int64], *, count: int, batch: int
+) -> dict[str, float]:
+    """How well the next token is predicted, on held-out blocks.
+
+    "nats_per_byte" can be compared between vocabularies; "frequency_nats_per_byte" is that of a
+    model that knows how frequent each of these tokens is, and nothing else.
+
+    Args:
+        model: of `build_model`.
+        blocks: held out.
+        bytes_V: of each token.
+        count: blocks to take, at most.
+        batch: blocks at once.
+    """
     device = next(model.parameters()).device
     indices = np.unique(np.linspace(0, len(blocks) - 1, min(count, len(blocks))).astype(np.int64))
-    tokens, right, loss = 0, 0, 0.0
+    counts_V, right, loss = np.zeros(len(bytes_V), dtype=np.int64), 0, 0.0
     model.eval()
     with torch.no_grad():
         for start in range(0, len(indices), batch):
             ids_BL = blocks.batch(indices[start : start + batch], seed=0)["input_ids"].to(device)
             logits_TV = model(input_ids=ids_BL).logits[:, :-1].flatten(0, 1).float()
             next_T = ids_BL[:, 1:].flatten()
-            tokens += len(next_T)
+            counts_V += np.bincount(next_T.cpu().numpy(), minlength=len(counts_V))
             right += int((logits_TV.argmax(dim=1) == next_T).sum())
             loss += float(F.cross_entropy(logits_TV, next_T, reduction="sum"))
-    return {"accuracy": right / tokens, "dev_loss": loss / tokens}
+    tokens, size = int(counts_V.sum()), int(counts_V @ bytes_V)
+    met = counts_V[counts_V > 0]
+    return {
+        "accuracy": right / tokens,
+        "dev_loss": loss / tokens,
+        "nats_per_byte": loss / size,
+        "frequency_nats_per_byte": -float(met @ np.log(met / tokens)) / size,
+    }
 
 
 def blocks(config: Config, data: TextData, documents: Any) -> Blocks:
@@ -124,7 +153,16 @@ def problem(config: Config, data: TextData) -> Problem:
         config,
         build_model(config, len(data.vocabulary), data.vocabulary.end),
         blocks(config, data, data.train),
-        lambda model: evaluate(model, dev, count=config.dev_sequences, batch=config.batch),
+        lambda model: evaluate(
+            model,
+            dev,
+            data.vocabulary.bytes_V,
+            count=config.dev_sequences,
+            batch=config.batch,
+        ),
+        shift=1,
+        metric=config.metric,
+        lower_is_better=config.metric == "nats_per_byte",
     )
 
 

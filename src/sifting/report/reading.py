@@ -53,14 +53,16 @@ class Entry:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The last record of its log."""
-        return self.run.metrics[-1] if self.run.metrics else {}
+        """The last record of its log that has figures."""
+        figures = (m for m in reversed(self.run.metrics) if m.get("kind") != "warning")
+        return next(figures, {})
 
     @property
     def warnings(self) -> list[str]:
-        """What the library warned of during the run: text, or objects with a `message`."""
-        found = (self.run.summary or {}).get("warnings")
-        said = [w.get("message") if isinstance(w, Mapping) else w for w in _list(found)]
+        """What the library warned of: by its log, and by the summary of a run that is over."""
+        found = [m for m in self.run.metrics if m.get("kind") == "warning"]
+        found += _list((self.run.summary or {}).get("warnings"))
+        said = [w.get("message") if isinstance(w, Mapping) else w for w in found]
         return [clip(message, 600) for message in said if isinstance(message, str) and message]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from sifting.chooser import NotFinite
+from sifting.log import hearing
 from sifting.measure.stopwatch import now
 from sifting.parallel.detect import in_use, unwrap
 from sifting.parallel.ranks import Ranks
@@ -26,8 +27,8 @@ from sifting.sifter import Sifter
 from sifting.training.checkpointing import Parts, Progress, not_finite
 from sifting.training.checkpoints import Found
 from sifting.training.problem import Pace, Task
-from sifting.training.records import QUALITY, clocks, log_record
-from sifting.training.run_folder import RunError
+from sifting.training.records import QUALITY, clocks, is_new, log_record, warnings_in
+from sifting.training.run_folder import RunError, read_run
 from sifting.training.run_writer import RunFolder
 from sifting.training.signals import listening
 from sifting.training.update import make_update
@@ -75,6 +76,7 @@ class Engine:
         self._batches: Generator[Any] | None = None
         self._paused: tuple[dict[str, Any], float] | None = None  # streams, and since when
         self._saved = time.monotonic()  # or begun
+        self._warnings: list[str] = []
 
     @property
     def update(self) -> int:
@@ -90,7 +92,9 @@ class Engine:
         """Go on from a checkpoint of the folder, if one was found."""
         if found.step is not None and found.state is not None:
             where = self.folder.checkpoints.path(found.step)
-            self.progress = self._parts.load(found.state, where=where, pace=self.pace)
+            self._warnings = warnings_in(read_run(self.folder.path).metrics)
+            with hearing(self._hear):
+                self.progress = self._parts.load(found.state, where=where, pace=self.pace)
 
     def save(self) -> Path:
         """Write a checkpoint of everything a resumed run needs; all ranks take part.
@@ -135,7 +139,7 @@ class Engine:
             # the sifter's clock of the user's step has been running. The one access to it here
             self.sifter.meter.seconds["between"] -= now() - since
         last = min(self.update + updates, self.pace.updates)
-        with self._disk():  # the sifter writes its audits there
+        with self._disk(), hearing(self._hear):  # the sifter writes its audits there
             try:
                 while self.update < last and self.stopped_by is None:
                     self._update()
@@ -275,6 +279,12 @@ class Engine:
         if self.watch is not None:
             self.watch({**record, **metrics, "planned": self.pace.updates})
 
+    def _hear(self, message: str) -> None:
+        """Write a warning of the library to the log, once, whatever its figures."""
+        if self.leads and is_new(message, self._warnings):
+            self._warnings.append(message)
+            self.folder.log({"kind": "warning", "step": self.update, "message": message})
+
     def _log_training(self) -> None:
         loss = float(torch.stack(self.progress.losses).mean())
         self.progress.losses = []
@@ -307,5 +317,6 @@ class Engine:
             "seconds": self._clocks(),
             "final": self.progress.last,
             "sifting": dict(self.sifter.stats()),
+            "warnings": self._warnings,
         }
         self.folder.finish(status, {**summary, **more})

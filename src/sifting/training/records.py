@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sifting.measure.clocks import charged
@@ -68,3 +69,26 @@ def log_record(
     if hasattr(os, "getloadavg"):
         record["load"] = round(os.getloadavg()[0], 2)
     return record
+
+
+def warnings_in(records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The library's warnings among the records of a log.
+
+    >>> warnings_in([{"kind": "train"}, {"kind": "warning", "step": 3, "message": "too dear"}])
+    ['too dear']
+    """
+    found = [record.get("message") for record in records if record.get("kind") == "warning"]
+    return [message for message in found if isinstance(message, str)]
+
+
+def is_new(message: str, said: Iterable[str]) -> bool:
+    """Whether a warning says something that none before it did; other figures are nothing new.
+
+    >>> is_new("step 40: recall is 0.4", ["step 2: recall is 0.3"]), is_new("recall", ["precision"])
+    (False, True)
+    """
+    return _without_figures(message) not in map(_without_figures, said)
+
+
+def _without_figures(message: str) -> str:
+    return re.sub(r"[\d.]+", "", message)

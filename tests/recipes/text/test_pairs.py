@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from sifting.recipes.text.pairs import IGNORED, Pairs, cut_chunks
+from sifting.recipes.text.masking import IGNORED
+from sifting.recipes.text.pairs import Pairs, cut_chunks
 from sifting.recipes.text.tokens import Tokens
 from sifting.training.recipe import DataError
 from tests.helpers.text import numbered, wordpiece

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from sifting.recipes.text.corpus import Corpus, read_corpus
 from sifting.recipes.text.vocabulary import SPECIAL, Vocabulary, load_vocabulary, train_vocabulary
@@ -57,6 +58,22 @@ def test_special_tokens_have_their_numbers_and_stay_out_of_the_text(
     assert 0 not in pieces.encode(["an <|endoftext|> spelled out"])[0]
     with pytest.raises(KeyError):
         pieces.id("[MASK]")
+
+
+def test_bytes_of_tokens_are_those_of_the_text(corpus: Corpus, tmp_path: Path) -> None:
+    text = "The cat  sees\n the 猫, naïvely."
+    pieces = trained("bpe", corpus, tmp_path)
+    assert pieces.bytes_V[pieces.encode([text])[0]].sum() == len(text.encode())
+    assert pieces.bytes_V[pieces.end] == 0
+    # as Llama's: spaces written as ▁, letters it does not know byte by byte
+    words = {"</s>": 0, "▁": 1, "c": 2, "a": 3, "▁ca": 4, "▁c": 5, "ï": 6}
+    words |= {f"<0x{byte:02X}>": 7 + byte for byte in range(256)}
+    model = models.BPE(words, [("▁", "c"), ("▁c", "a")], byte_fallback=True)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
+    tokenizer.add_special_tokens(["</s>"])
+    own = Vocabulary(tokenizer, "bpe", "own")
+    assert own.bytes_V[own.encode([" ca aï猫"])[0]].sum() == len(" ca aï猫".encode())
 
 
 def test_held_out_documents_are_not_looked_at(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ class FashionConfig(TaskConfig):
     """How many times as often the commonest class comes as the rarest."""
     copies: int = 1
     """How often each image comes, lightly shifted where it comes more than once."""
-    width: int = 16
+    width: int = 32
     """Channels of the first convolution; the second has twice as many."""
 
     def __post_init__(self) -> None:
@@ -187,7 +187,7 @@ def problem(config: FashionConfig, data: Data) -> Problem:
     return make_problem(config, data, model, exit=paper_exit(model, config.arm, "0"))
 
 
-FULL = FashionConfig(evaluations=12, warmup=0.1, batch=64, length=2400)
+FULL = FashionConfig(evaluations=12, warmup=0.1, batch=64, length=1600)
 SMOKE = replace(FULL, samples=400, batch=16, length=12, width=4, evaluations=2, stand_in=True)
 
 

@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from sifting.recipes.batches import Examples, TextBatches
 from sifting.recipes.text.corpus import read_corpus
+from sifting.recipes.text.masking import IGNORED
 from sifting.recipes.text.tokens import Integers, Tokens, tokenise
 from sifting.recipes.text.vocabulary import TRAIN, Vocabulary, load_vocabulary, train_vocabulary
 from sifting.training.config import RunConfig
@@ -136,6 +138,20 @@ REDUCED: dict[str, Any] = {  # in all sizes below the paper's
     "heads": 2,
     "init": 0.07,
 }
+LEARNING: dict[str, Any] = {  # in minutes of one core, from the frequencies of tokens to language
+    **REDUCED,
+    **SIZES["small"],
+    "length": 64,
+    "batch": 16,
+    "updates": 1500,
+    "dev_sequences": 1024,
+    "evaluations": 5,
+    "hidden": 128,
+    "heads": 4,
+    "inner": 256,
+    "init": 0.02,
+    "dropout": 0.0,
+}
 
 
 def text_presets(config: type[C], **differing: Mapping[str, Any]) -> dict[str, C]:
@@ -249,13 +265,51 @@ def adamw(model: nn.Module, *, lr: float, weight_decay: float) -> torch.optim.Ad
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999))
 
 
+def sample_losses(model: nn.Module, batch: Mapping[str, Tensor], *, shift: int = 0) -> Tensor:
+    """The mean loss of each sample's labelled tokens, and that of the next sentence where it has one.
+
+    Args:
+        model: of `transformers`, with logits for every token.
+        batch: on its device.
+        shift: 1 where a token predicts the one after it.
+    """
+    apart = ("labels", "next_sentence_label", "index")
+    output = model(**{name: value for name, value in batch.items() if name not in apart})
+    labels_BL, next_B = batch["labels"], batch.get("next_sentence_label")
+    logits_BLV = output.logits if next_B is None else output.prediction_logits
+    if shift:
+        logits_BLV, labels_BL = logits_BLV[:, :-shift], labels_BL[:, shift:]
+    values_BL = F.cross_entropy(logits_BLV.float().movedim(-1, 1), labels_BL, reduction="none")
+    counted_BL = labels_BL != IGNORED
+    losses_B = (values_BL * counted_BL).sum(dim=1) / counted_BL.sum(dim=1).clamp_min(1)
+    if next_B is None:
+        return losses_B
+    return losses_B + F.cross_entropy(
+        output.seq_relationship_logits.float(), next_B, reduction="none"
+    )
+
+
 def text_problem(
     config: TextConfig,
     model: nn.Module,
     train: Examples,
     evaluate: Callable[[nn.Module], dict[str, float]],
+    *,
+    shift: int = 0,
+    metric: str = "accuracy",
+    lower_is_better: bool = False,
 ) -> Problem:
-    """A model of `transformers` on some examples, trained with its own loss."""
+    """A model of `transformers` on some examples, trained with its own loss.
+
+    Args:
+        config: the settings.
+        model: with a loss of its own.
+        train: what it is trained on.
+        evaluate: metrics on held-out text.
+        shift: see `sample_losses`.
+        metric: which of them counts.
+        lower_is_better: whether less of it is better.
+    """
     model.to(config.device)
     rank, world = rank_and_world()
 
@@ -270,11 +324,16 @@ def text_problem(
             train, size, seed=config.seed, workers=config.workers, rank=rank, world=world
         ),
         loss=loss,
+        losses=lambda model, batch: sample_losses(
+            model, {k: v.to(config.device) for k, v in batch.items()}, shift=shift
+        ),
         evaluate=evaluate,
         optimizer=adamw(model, lr=config.lr, weight_decay=config.weight_decay),
         schedule=linear(config.lr_warmup),
         batch=config.batch,
         exit=1,
+        metric=metric,
+        lower_is_better=lower_is_better,
         sifter={"ids": "index"},
         samples=len(train),
     )

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from sifting.recipes.batches import uniforms
+from sifting.recipes.text.masking import Masking
 from sifting.recipes.text.tokens import Integers, Tokens
 from sifting.recipes.text.vocabulary import Vocabulary
 from sifting.training.recipe import DataError
 
-IGNORED = -100  # the label of a token that is not to be predicted
 Floats = npt.NDArray[np.float64]
 
 
@@ -81,13 +81,11 @@ class Pairs:
     ) -> None:
         if length < 8:
             raise DataError(f"length={length} leaves no room for a pair: give at least 8")
-        if not 0 < masked < 1:
-            raise DataError(f"masked={masked} is not between 0 and 1: it is a share of the tokens")
-        self.tokens, self.documents, self.length, self.masked = tokens, documents, length, masked
-        self.cls, self.sep, self.mask, self.pad = (
-            vocabulary.id(f"[{name}]") for name in ("CLS", "SEP", "MASK", "PAD")
+        self.tokens, self.documents, self.length = tokens, documents, length
+        self.cls, self.sep, self.pad = (
+            vocabulary.id(f"[{name}]") for name in ("CLS", "SEP", "PAD")
         )
-        self.ordinary = vocabulary.ordinary
+        self.masking = Masking(vocabulary, masked)
         counts = tokens.documents_D[documents + 1] - tokens.documents_D[documents]
         self.passed_over = int((counts == 1).sum())  # documents of one sentence
         self.chunks = cut_chunks(tokens, documents, length - 3)
@@ -163,7 +161,7 @@ class Pairs:
             plain_BL[row, 1:end] = True
             plain_BL[row, middle] = False
             next_B[row] = random
-        ids_BL, labels_BL = self._masked(ids_BL, plain_BL, indices_B, seed)
+        ids_BL, labels_BL = self.masking(ids_BL, plain_BL, indices_B, seed=seed)
         arrays = {
             "input_ids": ids_BL,
             "token_type_ids": types_BL,
@@ -173,20 +171,3 @@ class Pairs:
             "index": np.array(indices_B),
         }
         return {name: torch.from_numpy(value) for name, value in arrays.items()}
-
-    def _masked(
-        self, ids_BL: Integers, plain_BL: npt.NDArray[np.bool_], indices_B: Integers, seed: int
-    ) -> tuple[Integers, Integers]:
-        """BERT's rule: of the chosen, 80 % become [MASK], 10 % another token, 10 % stay."""
-        length = ids_BL.shape[1]
-        order_BL, how_BL, other_BL = (
-            uniforms(indices_B, length, seed=seed, stream=stream) for stream in (1, 2, 3)
-        )
-        order_BL[~plain_BL] = 2.0  # after all others
-        rank_BL = order_BL.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
-        wanted_B = np.maximum(1, np.rint(self.masked * plain_BL.sum(axis=1)))
-        chosen_BL = rank_BL < wanted_B[:, None]
-        labels_BL = np.where(chosen_BL, ids_BL, IGNORED)
-        random_BL = self.ordinary[(other_BL * len(self.ordinary)).astype(np.int64)]
-        changed_BL = np.where(how_BL < 0.8, self.mask, np.where(how_BL < 0.9, random_BL, ids_BL))
-        return np.where(chosen_BL, changed_BL, ids_BL), labels_BL

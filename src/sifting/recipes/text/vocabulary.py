@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import string
 import unicodedata
 from collections import Counter
@@ -77,6 +78,19 @@ class Vocabulary:
         added = self.tokenizer.get_added_tokens_decoder()
         special |= {number for number, token in added.items() if token.special}
         return np.array([i for i in range(len(self)) if i not in special], dtype=np.int64)
+
+    @cached_property
+    def bytes_V(self) -> npt.NDArray[np.int64]:
+        """Bytes of text that each token stands for; special ones stand for none."""
+        counts = np.zeros(len(self), dtype=np.int64)
+        alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+        words = {int(i): str(self.tokenizer.id_to_token(int(i))) for i in self.ordinary}
+        by_byte = all(set(word) <= alphabet for word in words.values())  # a letter for each byte
+        for number, word in words.items():
+            if not by_byte:  # a space is written as ▁, a lone byte as <0x0A>
+                word = " " if re.fullmatch("<0x[0-9A-F]{2}>", word) else word.replace("▁", " ")
+            counts[number] = len(word) if by_byte else len(word.encode())
+        return counts
 
     @cached_property
     def fingerprint(self) -> str:

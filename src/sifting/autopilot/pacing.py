@@ -1,0 +1,89 @@
+"""How often scorers are rehearsed, and what they cost: by this machine's own clocks, settled once.
+
+Decisions that went by the clock at every step would differ from run to run. So times are taken over the
+first rehearsals only; what follows from them is rounded, kept, and part of the state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+FIRST, OFTEN = 16, 2  # rehearsals that are timed, and the steps between two of them
+EARLY, LATER = 0.06, 0.005  # share of a step that rehearsals may take: at first, and later on
+LONG = 0.12  # share of the run that counts as its beginning
+UNPLANNED = 256  # steps that do, where its length is not known
+HOPELESS = 0.5  # cost of choosing, in steps, from which on it cannot pay
+
+
+@dataclass
+class Pacing:
+    """When to rehearse.
+
+    >>> pacing = Pacing(steps=1000)
+    >>> for _ in range(FIRST):
+    ...     pacing.timed(0.001, step_seconds=0.01)
+    >>> pacing.settled, pacing.due(2), pacing.due(501), pacing.due(512)
+    (True, True, False, True)
+
+    Attributes:
+        steps: planned; None where that is not known.
+        seconds, count: of the rehearsals that were timed.
+        cost: of scoring a step's own samples, in steps; None until it is settled.
+    """
+
+    steps: int | None = None
+    seconds: float = 0.0
+    count: int = 0
+    cost: float | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the cost is known."""
+        return self.cost is not None
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether a step is so short beside choosing that choosing cannot pay."""
+        return self.cost is not None and self.cost >= HOPELESS
+
+    def due(self, step: int) -> bool:
+        """Whether to rehearse at a step, counted from 0."""
+        if self.cost is None:
+            return step % OFTEN == 0
+        if self.hopeless:
+            return False
+        first = UNPLANNED if self.steps is None else LONG * self.steps
+        return step % _period(self.cost, EARLY if step < first else LATER) == 0
+
+    def timed(self, seconds: float, *, step_seconds: float) -> None:
+        """Take in how long a rehearsal took, beside a mean training step so far; 0 where none was made."""
+        if self.cost is not None:
+            return
+        if self.count or self.seconds == 0.0:
+            self.seconds += seconds
+        self.count += 1
+        if self.count >= FIRST and step_seconds > 0:
+            # in steps of a fifth: times differ by less from run to run
+            found = self.seconds / self.count / step_seconds
+            self.cost = round(1.2 ** round(math.log(max(found, 1e-4), 1.2)), 6)
+
+    def to_plain(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "count": self.count, "cost": self.cost}
+
+    def load(self, plain: Mapping[str, Any]) -> None:
+        """Go on from what `to_plain` gave."""
+        cost = plain["cost"]
+        self.seconds, self.count = float(plain["seconds"]), int(plain["count"])
+        self.cost = None if cost is None else float(cost)
+
+
+def _period(cost: float, share: float) -> int:
+    """Steps between rehearsals, a power of two, so that they take a share of a step at most.
+
+    >>> _period(0.13, 0.06), _period(0.0001, 0.06)
+    (4, 2)
+    """
+    return max(OFTEN, int(2 ** math.ceil(math.log2(max(cost / share, 1.0)))))
