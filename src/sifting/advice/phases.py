@@ -242,9 +242,11 @@ def whole_run(phases: Sequence[Phase], speedups: Sequence[Estimate | None]) -> E
         phases: of the run.
         speedups: after the look at the end of each phase; None where nothing is known.
     """
+    if not phases:
+        return Estimate(0.0, 0.0, 0.0)
     ends = [phase.last for phase in phases[1:]] + [1.0]
     lengths = [end - phase.last for phase, end in zip(phases, ends, strict=True)]
-    before = phases[0].last if phases else 1.0
+    before = phases[0].last
 
     def saved(pick: str) -> float:
         spent = before

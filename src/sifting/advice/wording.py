@@ -22,9 +22,9 @@ def sentence(advice: Advice) -> str:
     low, high = (round(advice.updates * (1 - x)) for x in (advice.auto.high, advice.auto.low))
     return (
         f"Train with Sifter(model, trial=Trial(held_out=…, updates={advice.planned}, loss=…, optimizer=…)): "
-        f"expect the result of {advice.updates} plain updates in the time of about {advice.planned} ({low} to {high}), a "
-        f"saving of {advice.auto}; it would keep {begun.option} from {begun.last:.0%} of the run on, since "
-        f"{begun.why}."
+        f"expect the result of {advice.updates} plain updates in the time of about {advice.planned} ({low} to "
+        f"{high}), a saving of {advice.auto}; it would keep {begun.option} from {begun.last:.0%} of the run on, "
+        f"since {begun.why}."
     )
 
 
