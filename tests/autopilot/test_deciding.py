@@ -8,15 +8,23 @@ from sifting.autopilot.deciding import AGREES, ENTER, EPSILON, LEAVE, decide
 from sifting.autopilot.options import PLAIN, Decision, Judged, Option
 
 INPUT = Option("input", 2)
-GOOD = Judged(INPUT, share=0.8, error=0.02, speedup=1.3, lower=1.28)
+GOOD = Judged(INPUT, share=0.8, error=0.02, speedup=1.3)
 MEMORY = Judged(Option("memory", 2), kept_loss=0.95, agreement=1.2, learnable=True)
 
 
 def test_an_option_is_taken_up_at_one_mark_and_dropped_at_a_lower_one() -> None:
-    between = replace(GOOD, speedup=(ENTER + LEAVE) / 2, lower=LEAVE - 0.05)
+    between = replace(GOOD, share=(ENTER + LEAVE) / 2)
     assert decide([between], PLAIN, held_out=True)[0] == PLAIN
     assert decide([between], INPUT, held_out=True)[0] == INPUT
-    assert decide([replace(between, speedup=LEAVE - 0.01)], INPUT, held_out=True)[0] == PLAIN
+    assert decide([replace(between, share=LEAVE - 0.01)], INPUT, held_out=True)[0] == PLAIN
+    uncertain = replace(GOOD, share=ENTER + 0.05, error=0.1)
+    assert decide([uncertain], PLAIN, held_out=True)[0] == PLAIN
+
+
+def test_what_costs_more_than_it_gains_is_not_taken() -> None:
+    dear = replace(GOOD, speedup=0.97)
+    assert decide([dear], PLAIN, held_out=True)[0] == PLAIN
+    assert decide([dear], INPUT, held_out=True)[0] == PLAIN
 
 
 def test_what_is_forgotten_or_vetoed_is_dropped_and_the_reason_said() -> None:
@@ -28,7 +36,7 @@ def test_what_is_forgotten_or_vetoed_is_dropped_and_the_reason_said() -> None:
 
 def test_held_out_samples_go_before_losses() -> None:
     assert decide([GOOD, MEMORY], PLAIN, held_out=True)[0] == INPUT
-    poor = replace(GOOD, speedup=1.0, lower=0.97)
+    poor = replace(GOOD, share=0.5, speedup=1.0)
     assert decide([poor, MEMORY], PLAIN, held_out=True)[0] == MEMORY.option
     # the loss sits where nothing is learned: labels that are wrong, for one
     assert decide([poor, replace(MEMORY, learnable=False)], PLAIN, held_out=True)[0] == PLAIN
@@ -51,7 +59,7 @@ def test_of_several_ratios_the_highest_that_keeps_the_loss_is_taken() -> None:
 
 
 def test_a_change_has_to_be_worth_it() -> None:
-    other = replace(GOOD, option=Option("tuned", 2), speedup=1.32, lower=1.3)
+    other = replace(GOOD, option=Option("tuned", 2), speedup=1.32)
     assert decide([GOOD, other], INPUT, held_out=True)[0] == INPUT
     assert decide([GOOD, replace(other, speedup=1.5)], INPUT, held_out=True)[0] == other.option
 
@@ -59,7 +67,7 @@ def test_a_change_has_to_be_worth_it() -> None:
 def test_reasons_for_leaving_it_off() -> None:
     assert decide([], PLAIN, held_out=True)[1] == "no scorer fits the model and its batches"
     assert decide([Judged(INPUT)], PLAIN, held_out=False)[1] == "nothing is known yet"
-    poor = replace(GOOD, share=0.5, speedup=1.0, lower=0.98)
+    poor = replace(GOOD, share=0.5, speedup=1.0)
     assert "only 50% (± 2%) of the progress" in decide([poor], PLAIN, held_out=True)[1]
 
 

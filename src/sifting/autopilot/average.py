@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.parallel.detect import reshard
+
 
 class AveragedWeights:
     """Follows a model's weights, and puts their average in their place for a look.
@@ -57,6 +59,7 @@ class AveragedWeights:
                     tensor.copy_(self._values[name])
                 yield
             finally:
+                reshard(self.model)  # a forward leaves the outermost parameters gathered
                 for name, tensor in self._tensors():
                     tensor.copy_(own[name])
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from sifting.autopilot.options import PLAIN, Judged, Option
 
-ENTER = 1.10  # speed-up, at its lower end, from which an option is taken up
-LEAVE = 1.03  # expected speed-up below which it is dropped
+# share of the progress from which an option is taken up, less its error; and below which it is dropped
+ENTER, LEAVE = 0.56, 0.52
+WORTH = 1.03  # how much better another option has to be than the one in use
 EPSILON = 0.1  # share of the loss that the dropped may carry, where nothing better is known
 AGREES = 0.9  # agreement below which an option is not taken
 
@@ -16,10 +17,10 @@ AGREES = 0.9  # agreement below which an option is not taken
 def decide(judged: Sequence[Judged], current: Option, *, held_out: bool) -> tuple[Option, str]:
     """The option to take, and why.
 
-    >>> good = Judged(Option("input", 2), share=0.8, error=0.02, speedup=1.3, lower=1.28)
+    >>> good = Judged(Option("input", 2), share=0.8, error=0.02, speedup=1.3)
     >>> decide([good], PLAIN, held_out=True)[0]
     Option(scorer='input', ratio=2)
-    >>> poor = Judged(Option("input", 2), share=0.5, error=0.02, speedup=1.0, lower=0.98)
+    >>> poor = Judged(Option("input", 2), share=0.5, error=0.02, speedup=1.0)
     >>> str(decide([poor], good.option, held_out=True)[0])
     'everything'
 
@@ -40,7 +41,7 @@ def decide(judged: Sequence[Judged], current: Option, *, held_out: bool) -> tupl
         return PLAIN, _why_not(judged, current, held_out)
     best = max(allowed, key=lambda found: (_gain(found), found.option == current))
     using = next((found for found in allowed if found.option == current), None)
-    if using is not None and _gain(best) < _gain(using) * ENTER / LEAVE:
+    if using is not None and _gain(best) < _gain(using) * WORTH:
         best = using  # not worth a change
     return best.option, _why(best)
 
@@ -64,17 +65,17 @@ def _allowed(found: Judged, current: Option, held_out: bool) -> bool:
         return False
     disagrees = found.agreement is not None and found.agreement < AGREES
     if held_out and found.option.ratio == 2 and found.share is not None:
-        assert found.speedup is not None
-        assert found.lower is not None
+        if (found.speedup or 0.0) < 1:  # its cost is taken off
+            return False
         if found.option == current:
-            return found.speedup >= LEAVE
-        return found.lower >= ENTER
+            return found.share >= LEAVE
+        return found.share - (found.error or 0.0) >= ENTER
     if found.kept_loss is None or disagrees or found.learnable is False:
         return False
     if held_out and found.learnable is None and found.option.ratio == 2:
         return False  # held-out samples have yet to tell
     margin = EPSILON / 2 if found.option == current else 0.0
-    return found.kept_loss >= 1 - EPSILON - margin and _gain(found) > LEAVE
+    return found.kept_loss >= 1 - EPSILON - margin and _gain(found) > WORTH
 
 
 def _why(found: Judged) -> str:

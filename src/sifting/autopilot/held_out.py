@@ -5,6 +5,7 @@ Shapes: M held-out samples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +22,7 @@ from sifting.measure.learning import Progress, progress
 from sifting.measure.meter import Meter
 from sifting.rng import RandomState
 
-SETTLED = 0.08  # error of a share that earlier looks need not lower
+SETTLED = 0.04  # error of a share that earlier looks need not lower
 MOST = 10_000  # held-out samples that are kept at most
 AVERAGED = 0.02  # share of the run whose weights are averaged
 UNPLANNED, FEWEST, LONGEST = 50.0, 10.0, 100.0  # steps of it: where the end is not known, limits
@@ -121,6 +122,8 @@ class HeldOut:
                 return
             scored = [self.scorer.rehearse(batch, None, learn=False) for batch in self._batches]
         scores_M = torch.cat([found[self.exit.looks].float().cpu() for found in scored])
+        # a loss above that of guessing says that a label is wrong, or rare, and by chance how much
+        now_M = now_M.clamp_max(self._guessing())
         if self._seen:
             self._note(self.exit.looks, self._seen[-1], now_M, scores_M)
         if len(self._seen) > 1:
@@ -140,6 +143,14 @@ class HeldOut:
         losses_M = torch.cat(losses)
         self.meter.counts["held_out_seen"] += len(losses_M)
         return losses_M
+
+    def _guessing(self) -> float:
+        """The loss of guessing among all classes; infinite where there are none."""
+        plan = self.scorer.plan
+        if plan is None or plan.kind != "parts" or len(plan.parts) != 1:
+            return math.inf
+        shape = plan.shapes.get(plan.parts[0].logits, ())
+        return math.log(shape[-1]) if plan.parts[0].has_classes and shape else math.inf
 
     def _note(self, scorer: str, before_M: Tensor, now_M: Tensor, scores_M: Tensor) -> None:
         for ratio in LADDER:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 LOOKING = 0.02  # share of the run's updates that looks may take
-FRACTIONS = (0.04, 0.07, 0.10, 0.15, 0.22, 0.30, 0.45, 0.60, 0.75)  # of the planned steps
+FRACTIONS = (0.05, 0.10, 0.15, 0.22, 0.30, 0.45, 0.65)  # of the planned steps
 FEWEST = 100  # held-out samples, below which a look says nothing
 FORWARD = 1 / 3  # of an update's work
 UNPLANNED = 100  # steps between looks at first, where the end is not known
@@ -17,7 +17,7 @@ class LookPlan:
     """Which steps have a look, and how many samples are looked at.
 
     >>> plan_looks(1000, batch=32, held_out=5000)
-    LookPlan(steps=(40, 70, 100, 150, 220, 300, 450, 600, 750), samples=213)
+    LookPlan(steps=(50, 100, 150, 220, 300, 450, 650), samples=274)
 
     Attributes:
         steps: after which a look is made; empty where looks cannot be afforded.

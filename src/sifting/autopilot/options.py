@@ -38,7 +38,6 @@ class Judged:
         share: of the progress on held-out samples that is made on what would be kept.
         error: standard error of that share.
         speedup: progress of a step over that of a plain one, by the share, its cost taken off.
-        lower: the same with the share lowered by its error.
         forgets: whether what is dropped gets worse.
         learnable: of a memory, whether progress is made where losses are high; None where no
             held-out samples tell.
@@ -52,7 +51,6 @@ class Judged:
     share: float | None = None
     error: float | None = None
     speedup: float | None = None
-    lower: float | None = None
     forgets: bool = False
     learnable: bool | None = None
     vetoed: bool = False

@@ -15,6 +15,7 @@ FIRST, OFTEN = 16, 2  # rehearsals that are timed, and the steps between two of 
 EARLY, LATER = 0.06, 0.005  # share of a step that rehearsals may take: at first, and later on
 LONG = 0.12  # share of the run that counts as its beginning
 UNPLANNED = 256  # steps that do, where its length is not known
+UNKNOWN = 0.05  # cost, in steps, where the clocks do not tell
 HOPELESS = 0.5  # cost of choosing, in steps, from which on it cannot pay
 
 
@@ -24,7 +25,7 @@ class Pacing:
 
     >>> pacing = Pacing(steps=1000)
     >>> for _ in range(FIRST):
-    ...     pacing.timed(0.001, step_seconds=0.01)
+    ...     _ = pacing.timed(0.001, step_seconds=0.01)
     >>> pacing.settled, pacing.due(2), pacing.due(501), pacing.due(512)
     (True, True, False, True)
 
@@ -58,17 +59,23 @@ class Pacing:
         first = UNPLANNED if self.steps is None else LONG * self.steps
         return step % _period(self.cost, EARLY if step < first else LATER) == 0
 
-    def timed(self, seconds: float, *, step_seconds: float) -> None:
-        """Take in how long a rehearsal took, beside a mean training step so far; 0 where none was made."""
+    def timed(self, seconds: float, *, step_seconds: float) -> bool:
+        """Take in how long a rehearsal took, beside a mean training step; whether it was the last.
+
+        Args:
+            seconds: of the rehearsal.
+            step_seconds: of a training step so far; 0 where that is not known yet.
+        """
         if self.cost is not None:
-            return
-        if self.count or self.seconds == 0.0:
-            self.seconds += seconds
+            return False
+        self.seconds += seconds if self.count else 0.0  # the first one sets things up
         self.count += 1
-        if self.count >= FIRST and step_seconds > 0:
-            # in steps of a fifth: times differ by less from run to run
-            found = self.seconds / self.count / step_seconds
-            self.cost = round(1.2 ** round(math.log(max(found, 1e-4), 1.2)), 6)
+        if self.count < FIRST:
+            return False
+        found = self.seconds / (self.count - 1) / step_seconds if step_seconds > 0 else UNKNOWN
+        # in steps of a fifth: times differ by less from run to run
+        self.cost = round(1.2 ** round(math.log(max(found, 1e-4), 1.2)), 6)
+        return True
 
     def to_plain(self) -> dict[str, Any]:
         return {"seconds": self.seconds, "count": self.count, "cost": self.cost}

@@ -109,7 +109,9 @@ class Pilot:
             self.meter.counts["rehearsals"] += 1
             found = self.scorer.rehearse(batch, ids)
         training = self.meter.seconds["between"] / max(1, self._done)
-        self.pacing.timed(now() - begin, step_seconds=training)
+        last = self.pacing.timed(now() - begin, step_seconds=training)
+        if last and self.ranks is not None:  # who rehearses when must be the same on all of them
+            self.pacing.cost = max(self.ranks.gather(self.pacing.cost or 0.0))
         return found or None
 
     def listen(self) -> None:
@@ -195,7 +197,8 @@ class Pilot:
                 option = Option(scorer, ratio)
                 cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
                 if scorer == self.exit.looks:  # by the clocks, where they say more
-                    cost = max(cost, ratio * (self.pacing.cost or 0.0))
+                    # timed on as many samples as a step trains; most of it is not by the sample
+                    cost = max(cost, (0.5 + ratio / 4) * (self.pacing.cost or 0.0))
                 one = Judged(
                     option,
                     cost,
@@ -213,18 +216,14 @@ class Pilot:
     def _with_share(self, one: Judged, recent: Progress, cost: float) -> Judged:
         share, error = recent.share, recent.error
         if math.isnan(share) or math.isinf(error):  # no progress at all: nothing to be had
-            return replace(one, share=0.0, error=0.0, speedup=0.0, lower=0.0)
-        at = [
-            speedup(value, ratio=one.option.ratio, explore=self.explore) / (1 + cost)
-            for value in (min(share, 1.0), min(share, 1.0) - error)
-        ]
+            return replace(one, share=0.0, error=0.0, speedup=0.0)
+        gross = speedup(min(share, 1.0), ratio=one.option.ratio, explore=self.explore)
         using = self.option == one.option and self.acts
         return replace(
             one,
             share=share,
             error=error,
-            speedup=at[0],
-            lower=at[1],
+            speedup=gross / (1 + cost),
             forgets=using and self.held_out.progress[one.option][-1].forgets,
         )
 

@@ -34,6 +34,14 @@ def data_parallel(model: nn.Module) -> nn.parallel.DistributedDataParallel | Non
     return model if isinstance(model, nn.parallel.DistributedDataParallel) else None
 
 
+def reshard(model: nn.Module) -> None:
+    """Spread the parameters of a sharded model over its ranks again, where a forward has gathered them."""
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    for module in () if fsdp is None else model.modules():
+        if isinstance(module, fsdp.FSDPModule):
+            module.reshard()
+
+
 def sharded(model: nn.Module) -> bool:
     """Whether a model's parameters are spread over ranks by `fully_shard`.
 

@@ -116,6 +116,15 @@ ARMS: dict[str, Arm] = {
         weighted=True,
     ),
     **{
+        f"auto-{percent}": Arm(
+            f"the autopilot, {percent} % of the budget",
+            {"keep": "auto"},
+            exit="auto",
+            share=percent / 100,
+        )
+        for percent in (70, 80, 90)
+    },
+    **{
         f"baseline-{percent}": Arm(
             f"every sample, {percent} % of the budget", {"keep": 1.0}, share=percent / 100
         )

