@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test docs fuzz lowest lint types clean
+.PHONY: demo test docs fuzz chaos lowest lint types clean
 
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -18,6 +18,12 @@ test: .venv/.ready
 # Generated cases by the hundred thousand; a few hundred of each kind run in `make test`.
 fuzz: .venv/.ready
 	$(BIN)/python -W ignore -m tests.fuzz --examples 100000 $(if $(SEED),--seed $(SEED))
+
+# Runs killed, files damaged and writes failed by the hundred; goes on where it was stopped. A part is in
+# `make test`.
+chaos: .venv/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.chaos --out $(or $(OUT),.chaos) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.report.fuzz --out $(or $(OUT),.chaos) $(if $(CASES),--cases $(CASES))
 
 # The integrations with the lowest versions that pyproject.toml declares.
 lowest:

@@ -113,6 +113,24 @@ def test_a_checkpoint_that_was_cut_off_does_not_count(tmp_path):
         load(tmp_path / "step-000000009", model=model, optimizer=optimizer, sifter=sifter)
 
 
+def test_a_damaged_checkpoint_is_passed_over_and_not_loaded(tmp_path: Path) -> None:
+    for step in (3, 6):
+        resuming.go(tmp_path, stop_at=step, keep=2)
+    newest = tmp_path / "step-000000006"
+    file = max((f for f in newest.iterdir() if f.is_file()), key=lambda f: f.stat().st_size)
+    source = bytearray(file.read_bytes())
+    source[len(source) // 2] ^= 1
+    file.write_bytes(source)
+    found = latest(tmp_path)
+    assert found is not None
+    assert found.name == "step-000000003"
+    model, optimizer, sifter = resuming.make(shard=False, lively=False)
+    before = sifter.state_dict()["meter"]
+    with pytest.raises(ValueError, match=f"{file.name} is not as it was written"):
+        load(newest, model=model, optimizer=optimizer, sifter=sifter)
+    assert sifter.state_dict()["meter"] == before
+
+
 @pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 def test_a_restarted_job_ends_as_one_that_was_never_stopped(tmp_path: Path) -> None:
     """And a job that may not be started again is ended whole by the rank that dies."""

@@ -24,7 +24,9 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
+from sifting import checksums
 from sifting.cursor import Cursor
+from sifting.log import say
 from sifting.measure.meter import Meter
 from sifting.parallel.detect import in_use, unwrap
 from sifting.parallel.ranks import Ranks
@@ -33,7 +35,7 @@ from sifting.rng import load_random_state, save_random_state
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
-COMPLETE = ".metadata"  # what torch.distributed.checkpoint writes last
+COMPLETE = "checksums.json"  # of all files, written last
 
 
 class Portable:
@@ -162,8 +164,11 @@ def save(
         warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)  # one process
         state_dict_saver.save(state, checkpoint_id=path)
     if first:
+        _seal(path)
         for old in _complete(folder)[:-keep]:
             shutil.rmtree(old)
+    if in_use():
+        dist.barrier()  # whole when any rank goes on
     return path
 
 
@@ -182,9 +187,11 @@ def load(
 
     Returns:
         what was saved as `extra`.
+
+    Raises:
+        ValueError: where a file is not as it was saved; nothing is loaded then.
     """
-    if not (Path(path) / COMPLETE).exists():
-        raise ValueError(f"{path} is not a whole checkpoint: it has no {COMPLETE}")
+    _verify(Path(path), share=True)
     parameters, moments = get_state_dict(model, optimizer)
     saved = Portable(sifter)
     state: dict[str, Any] = {"model": parameters, "optimizer": moments, "sifter": saved}
@@ -198,12 +205,56 @@ def load(
 
 
 def latest(folder: str | Path) -> Path | None:
-    """The newest whole checkpoint in a folder; None where there is none yet."""
-    found = _complete(folder)
-    return found[-1] if found else None
+    """The newest checkpoint in a folder that is whole and as it was saved; None where there is none yet.
+
+    Newer ones that are damaged are passed over, and named in the log. All of a checkpoint is read for it,
+    on every rank that asks.
+    """
+    for path in reversed(_complete(folder)):
+        try:
+            _verify(path)
+            return path
+        except checksums.Damaged as error:
+            say(f"{error}: {path} is passed over")
+    return None
 
 
 def _complete(folder: str | Path) -> list[Path]:
     """Whole checkpoints, oldest first."""
     named = [path for path in Path(folder).glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
     return sorted(path for path in named if (path / COMPLETE).exists())
+
+
+def _seal(path: Path) -> None:
+    names = sorted(str(file.relative_to(path)) for file in path.rglob("*") if file.is_file())
+    found = {name: checksums.digest_of_file(path / name) for name in names}
+    checksums.write_json(path / COMPLETE, {"files": found})
+
+
+def _verify(path: Path, *, share: bool = False) -> None:
+    """Raise `Damaged` unless all files of a checkpoint are as they were saved.
+
+    Args:
+        path: the checkpoint.
+        share: whether the ranks share the work; then all of them must ask, and all of them raise.
+    """
+    together = share and in_use()
+    rank, world = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
+    wrong = None
+    try:
+        if not (path / COMPLETE).exists():
+            raise checksums.Damaged(f"{path} is not a whole checkpoint: it has no {COMPLETE}")
+        named = checksums.read_json(path / COMPLETE).get("files")
+        if not isinstance(named, dict):
+            raise checksums.Damaged(f"{path / COMPLETE} is damaged: it names no files")
+        for number, (name, expected) in enumerate(sorted(named.items())):
+            if number % world == rank:
+                checksums.check_file(path / name, expected)
+    except (OSError, checksums.Damaged) as error:
+        wrong = str(error)
+    if together:
+        everyones: list[Any] = [None] * world
+        dist.all_gather_object(everyones, wrong)
+        wrong = next((theirs for theirs in everyones if theirs is not None), None)
+    if wrong is not None:
+        raise checksums.Damaged(wrong)

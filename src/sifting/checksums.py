@@ -104,6 +104,8 @@ def parse_object(source: bytes, path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads(source.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise Damaged(f"{path} is damaged: it is no text") from error
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged: {error}") from error
     if not isinstance(content, dict):

@@ -206,10 +206,15 @@ class SiftedLoader:
         seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(sifter.seed)))
         started = source.start(resumed, seed=seed + sifter.step, plan=everywhere, choose=choose)
         for batch, draw, place in self._timed(started):
-            meter.counts["candidates_seen"] += draw.candidates
             if first:
                 self._check(batch, draw.candidates)
                 first = False
+            # a row of the data set may hold several documents, each a sample of its own
+            samples, found = sifter.chooser.samples, draw.candidates
+            if draw.sifts and draw.choice is None and samples.documents(batch) is not None:
+                found = samples.size(batch)
+            apart = found != draw.candidates
+            meter.counts["candidates_seen"] += found
             if not draw.sifts:
                 yield batch, Step(draw.size, ids=draw.indices), place
                 continue
@@ -218,8 +223,8 @@ class SiftedLoader:
                 candidates = draw.candidates if everything else None
                 made = sifter.chooser.read(choice, batch, candidates=candidates)
             else:
-                made = sifter.chooser(batch, draw.candidates, draw.size)
-                if sifter.chooser.together is None:  # else samples have moved
+                made = sifter.chooser(batch, found, None if apart else draw.size)
+                if sifter.chooser.together is None and not apart:  # else they moved, or have none
                     made = made.of_ids(draw.indices)
             assert made.selection is not None
             yield made.selection.batch, made, place

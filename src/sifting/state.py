@@ -9,7 +9,7 @@ from sifting.compose import say_changes
 from sifting.cursor import Cursor
 from sifting.exits.scoring import DTYPES
 from sifting.measure.meter import Meter
-from sifting.plain import Plain, generator_state
+from sifting.plain import Plain, damaged, generator_state
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
@@ -49,15 +49,32 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     settings = found.inside("settings").content
     under_way = found.whole("under_way")
     pilot = None if sifter.pilot is None else found.inside("pilot")
-    # it refuses what is another exit's: the last that can fail, so that nothing has changed yet
-    sifter.exit.load_state_dict(found.inside("exit").content)
+    # the last that can fail, so that nothing else has changed yet
+    _load_learned(sifter, found.inside("exit").content, pilot)
     sifter._generator.set_state(generator)
     sifter._scorer.autocast = autocast
     sifter.cursor.adopt(*place)
     sifter.meter.load_state_dict(found.get("meter"))
-    if pilot is not None:
-        assert sifter.pilot is not None
-        sifter.pilot.load_state_dict(pilot.content)
     sifter.observer.forget()
     sifter.observer.under_way = under_way
     say_changes(settings, sifter.settings())
+
+
+def _load_learned(sifter: Sifter, exit: Mapping[str, Any], pilot: Plain | None) -> None:
+    """Put back what exit and autopilot have learned: both, or neither, also of exits of one's own.
+
+    An exit refuses what is another exit's.
+    """
+    parts: list[tuple[Any, Any]] = [(sifter.exit, exit)]
+    if sifter.pilot is not None and pilot is not None:
+        parts.insert(0, (sifter.pilot, pilot.content))
+    before = [(part, part.state_dict()) for part, _ in parts]
+    try:
+        for part, content in parts:
+            part.load_state_dict(content)
+    except Exception as error:
+        for part, content in before:
+            part.load_state_dict(content)
+        if isinstance(error, ValueError):
+            raise
+        raise damaged(f"what was learned cannot be put back: {error!r}"[:300]) from error

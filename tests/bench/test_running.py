@@ -12,11 +12,12 @@ from rich.console import Console
 
 from sifting.bench import protocol
 from sifting.bench.pages import END, START, write_pages
-from sifting.bench.registry import TASKS, find_task, tasks
+from sifting.bench.registry import LANGUAGE, TASKS, BenchTask, find_task, tasks
 from sifting.bench.results import keep_results, read_results, result_of, worth
 from sifting.bench.running import Bench, TaskRun, chosen_by, limited, own_task
 from sifting.cli.bench import main
 from sifting.compare import calibration
+from sifting.training.recipe import DataError, find_recipe
 from sifting.training.run_folder import RunError
 
 ARMS = ("baseline-60", "baseline-133", "memory", "sift")
@@ -167,3 +168,22 @@ def test_the_command_lists_every_task(capsys: pytest.CaptureFixture[str]) -> Non
     assert main(["list"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == list(tasks())
+
+
+def test_a_recipe_that_is_told_where_its_data_is_gets_the_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "text").mkdir()
+    monkeypatch.setenv("SIFT_DATA", str(tmp_path))
+    task = BenchTask("gpt", "", rate="lr", full="small", folder="text")
+    run = TaskRun("gpt", task, Bench(tmp_path, updates=10))
+    assert run.config.data == str(tmp_path / "text")  # type: ignore[attr-defined]
+    assert TaskRun("gpt", task, Bench(tmp_path, "smoke", updates=10)).config.arm == "baseline"
+    monkeypatch.setenv("SIFT_DATA", str(tmp_path / "none"))
+    with pytest.raises(DataError, match=r"gpt needs its data in \$SIFT_DATA/text"):
+        TaskRun("gpt", task, Bench(tmp_path, updates=10))
+
+
+def test_a_language_model_is_a_task_once_its_recipe_can_learn() -> None:
+    for name, task in LANGUAGE.items():
+        assert (name in tasks()) == (task.full in find_recipe(name).presets)

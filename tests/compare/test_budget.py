@@ -105,3 +105,10 @@ def test_scoring_costs_updates_and_warm_up_spares_them() -> None:
 def test_a_table_without_an_update_is_refused() -> None:
     with pytest.raises(ValueError, match="without the time of an update"):
         Work(Schedule(0.5), 32).affordable({"data": 1.0}, 5.0)
+
+
+def test_selection_that_ends_before_the_run_is_not_paid_for_after_it() -> None:
+    work = Work(Schedule(0.5), candidates=8, by_samples=True, warmup=0.25, until=0.75)
+    counts = work.counts(40)
+    assert counts["selections"] == 20  # from the 10th update to the 30th
+    assert counts["candidates_seen"] == 20 * 16 + 20 * 8

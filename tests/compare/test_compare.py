@@ -4,8 +4,6 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +23,7 @@ from sifting.training.recipe import train
 from sifting.training.run_folder import read_run
 from sifting.training.run_writer import RunFolder
 from tests.helpers import problems
+from tests.helpers.processes import Started
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
@@ -405,20 +404,15 @@ def assert_ends_alike(whole: Path, out: Path) -> None:
 def test_a_killed_comparison_ends_like_one_that_is_not(whole: Path, tmp_path: Path) -> None:
     # the table of the other, since what is charged goes into the log
     (tmp_path / "comparison.json").write_text((whole / "comparison.json").read_text())
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, sys.path)])
     command = ["compare", OWN, "--out", str(tmp_path), "--budget", "24u", "--keep-finished"]
     command += [*FAST, *TWO]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sifting.cli.main", *command],
-        env={**os.environ, "PYTHONPATH": path, "COMPARE_PAUSE": "0.3"},
-        stdout=subprocess.DEVNULL,
-    )
+    process = Started(["-m", "sifting.cli.main", *command], env={"COMPARE_PAUSE": "0.3"})
     deadline = time.monotonic() + 60
     while (RunFolder(tmp_path / "tuned" / "seed-0").checkpoints.latest() or 0) < 6:
         assert time.monotonic() < deadline, "no checkpoint within a minute"
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=60) == -signal.SIGKILL
+    assert process.wait().returncode == -signal.SIGKILL
     assert read_run(tmp_path / "tuned" / "seed-0").status == "running"
     assert not (tmp_path / "tuned" / "seed-1").exists()
     assert_ends_alike(whole, tmp_path)
@@ -456,3 +450,16 @@ def test_a_comparison_that_is_asked_to_stop_saves_all_and_ends_like_one_that_is_
         assert (stopped.status, stopped.summary["stopped_by"]) == ("stopped", number.name)
         assert RunFolder(tmp_path / arm / "seed-0").checkpoints.latest() == step
     assert_ends_alike(whole, tmp_path)
+
+
+def test_a_table_by_the_time_that_is_computed_is_gone_on_with_by_the_same_clock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(tmp_path, "--clock", "cpu", "--arms", "sift", "--seeds", "0") == 0
+    (measured,) = manifest(tmp_path)["calibrations"]
+    assert measured["clock"] == "cpu"
+    assert run(tmp_path, "--arms", "sift", "--seeds", "0") == 2
+    assert "made by clock='cpu', not 'wall'" in capsys.readouterr().err
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    assert run(tmp_path / "two", "--clock", "cpu") == 2
+    assert "clock='cpu' on 2 threads" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,18 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
             asked="1000u",
             configs={"sift": RunConfig(arm="sift", audit_every=9)},
         )
-    text = (tmp_path / "comparison.json").read_text().replace('"format": 1', '"format": 2')
-    (tmp_path / "comparison.json").write_text(text)
-    with pytest.raises(RunError, match="has format 2; this release reads 1"):
+    path = tmp_path / "comparison.json"
+    text = path.read_text()
+    path.write_text(text.replace("1000u", "2000u"))
+    with pytest.raises(RunError, match=r"comparison\.json is not as it was written"):
+        read_manifest(tmp_path)
+    content = json.loads(text)
+    del content["checksum"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(RunError, match=r"comparison\.json is damaged: it has no checksum"):
+        read_manifest(tmp_path)
+    path.write_text(json.dumps({**content, "format": 1}))
+    with pytest.raises(RunError, match="has format 1, and this release goes on with format 2"):
         read_manifest(tmp_path)
 
 

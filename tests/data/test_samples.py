@@ -387,3 +387,24 @@ def test_columns_come_back_in_their_places() -> None:
     assert [len(column) for column in columns] == [4, 4, 4]
     new = samples.with_columns(batch, [torch.ones(1, 2), torch.tensor([7]), ["z"]])
     assert (new["labels"].tolist(), new["names"], new["lr"]) == ([7], ["z"], 0.1)
+
+
+def test_two_inputs_are_still_two_in_a_batch_of_two() -> None:
+    """Once it was clear that each holds all samples, it stays so."""
+    samples = Samples(labels=lambda batch: {"labels": batch[1]})
+
+    def batch(size: int) -> Any:
+        return (torch.zeros(size, 5), torch.ones(size, 5)), torch.arange(size)
+
+    samples.take(batch(8), torch.tensor([0, 1]))
+    (first, second), labels = samples.take(batch(2), torch.tensor([1]))
+    assert (first.shape, second.shape, labels.tolist()) == ((1, 5), (1, 5), [1])
+    with pytest.raises(ValueError, match="one entry a sample, or members that hold all samples"):
+        Samples(labels=samples.labels).take(batch(2), torch.tensor([1]))
+
+
+def test_lists_of_raw_samples_are_told_from_a_pair() -> None:
+    samples = Samples()
+    assert samples.are_raw([(torch.zeros(8), 3), (torch.ones(8), 1)])
+    assert not samples.are_raw([torch.zeros(2, 8), torch.zeros(2)])
+    assert not Samples(batch_size=len).are_raw([(torch.zeros(8), 3), (torch.ones(8), 1)])

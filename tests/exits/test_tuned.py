@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -169,7 +170,7 @@ def test_what_it_cannot_do_is_said(net: Net) -> None:
         Sifter(net, exit=TunedExit("nowhere"))
     with pytest.raises(ValueError, match=r"gives no labels: pass forward= and labels="):
         Sifter(net, exit="tuned").score(torch.randn(4, 8))
-    bert = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
+    bert = hf.BertForMaskedLM(hf.BertConfig(**{**SMALL, "vocab_size": 2000}))
     with pytest.raises(ValueError, match=r"choose a block of its stack"):
         Sifter(bert, exit=TunedExit("bert.embeddings")).score(token_batch())
 
@@ -254,10 +255,20 @@ def test_an_encoder_that_packs_its_padding_is_pooled_sample_by_sample() -> None:
         assert sifter.select((batch, torch.arange(6) % 3)).scores.isfinite().all()
 
 
-def test_a_part_that_is_predicted_everywhere_without_a_head_is_refused() -> None:
+def test_pictures_are_predicted_place_by_place() -> None:
+    """A head of its own at every place, unless what the exit finds has fewer places than labels."""
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 4, 1))
-    with pytest.raises(ValueError, match="cannot predict logits at every position"):
-        Sifter(model, exit="tuned").score((torch.randn(4, 3, 6, 6), torch.zeros(4, 6, 6).long()))
+    batch = torch.randn(4, 3, 6, 6), torch.randint(0, 4, (4, 6, 6))
+    sifter = Sifter(model, exit=TunedExit("0"), score="loss", explore=0.0)
+    before = sifter.score(batch)
+    torch.testing.assert_close(before, torch.full((4,), math.log(4)))
+    for _ in range(10):
+        sifter.select(batch)
+    assert float(sifter.score(batch).mean()) < float(before.mean())
+    shrunk = nn.Sequential(nn.Conv2d(3, 4, 2, 2), nn.Upsample(scale_factor=2), nn.Conv2d(4, 4, 1))
+    with pytest.raises(ValueError, match=r"cannot predict logits at every position.*exit='last'"):
+        Sifter(shrunk, exit=TunedExit("0"), score="loss").score(batch)
+    assert Sifter(shrunk, exit="last", score="loss").score(batch).shape == (4,)
 
 
 def test_one_state_can_be_loaded_twice(net: Net) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from sifting.training.run_folder import FORMAT, Run
+from sifting import checksums
+from sifting.training.run_folder import FORMAT, LOGS, Run
 
 SELECTORS: dict[str, dict[str, Any] | None] = {
     "baseline": None,
@@ -103,10 +104,10 @@ def made(
 
 
 def write(run: Run, parent: Path) -> Path:
-    """Write a run as a folder."""
+    """Write a run as a folder of the first format, which has no checksums; `seal` makes them."""
     path = parent / run.path.name
     path.mkdir(parents=True)
-    state = {"format": FORMAT, "status": run.status, "started": "2026-01-01T00:00:00Z"}
+    state = {"format": 1, "status": run.status, "started": "2026-01-01T00:00:00Z"}
     (path / "run.json").write_text(json.dumps(state))
     (path / "config.json").write_text(json.dumps(run.config))
     (path / "environment.json").write_text(json.dumps(run.environment))
@@ -114,3 +115,28 @@ def write(run: Run, parent: Path) -> Path:
     if run.summary is not None and run.status != "running":
         (path / "summary.json").write_text(json.dumps(run.summary))
     return path
+
+
+def seal(path: Path) -> None:
+    """Give a run the checksums that it would have if it had been written as it is."""
+    try:
+        about = json.loads((path / "run.json").read_text())
+    except (OSError, ValueError, RecursionError):
+        return
+    if not isinstance(about, dict):
+        return
+    about.pop("checksum", None)
+    about["files"] = {
+        file.name: checksums.digest_of_file(file)
+        for file in path.glob("*.json")
+        if file.is_file() and file.name != "run.json"
+    }
+    about["logs"] = {}
+    for name in LOGS:
+        log = checksums.Growing()
+        if (path / name).is_file():
+            log.catch_up(path / name)
+        about["logs"][name] = log.said()
+    if about.get("format") == 1:
+        about["format"] = FORMAT
+    checksums.write_json(path / "run.json", about)

@@ -12,6 +12,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from sifting import Sifter
+from sifting.exits.tuned import TunedExit
 from sifting.model.find import find_stack
 from sifting.model.no_trace import no_trace
 from sifting.model.places import find_place
@@ -279,3 +280,116 @@ def test_two_tower_retriever(name: str) -> None:
     assert place.path.startswith("question.")
     with no_trace(model), pytest.raises(StackError, match=r"no stack of blocks that its own head"):
         find_place(model, lambda: model(questions, passages), size=6, head=True)
+
+
+def contrast(model: Any, batch: Any) -> Tensor:
+    scores = model(batch["questions"], batch["passages"])
+    return F.cross_entropy(scores, torch.arange(len(scores)), reduction="none")
+
+
+@pytest.mark.parametrize("pair", [False, True])
+def test_a_retriever_whose_labels_are_the_rows_of_its_batch(pair: bool) -> None:
+    """What is another sample's passage depends on the batch: only the user's own loss can tell."""
+    model = Retriever().eval()
+    questions, passages = torch.randint(0, 50, (2, 6, 5))
+    named = {"questions": questions, "passages": passages}
+    labels = torch.arange(6)
+    batch: Any = ((questions, passages), labels) if pair else {**named, "labels": labels}
+    for exit in ("tuned", "last"):
+        with pytest.raises(ValueError, match=r"logits \(B, B\): the model compares.*losses=lambda"):
+            Sifter(model, exit=exit, score="loss").score(batch)
+    got = Sifter(model, exit="last", losses=contrast).score(named)
+    with torch.no_grad():
+        torch.testing.assert_close(got, contrast(model, named), rtol=1e-4, atol=1e-5)
+    chosen = Sifter(model, losses=contrast).select({**named, "labels": labels})
+    assert torch.equal(chosen.batch["questions"], questions[chosen.indices])
+
+
+class CnnTagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 12)
+        self.first = nn.Conv1d(12, 16, 3, padding=1)
+        self.second = nn.Conv1d(16, 16, 3, padding=1)
+        self.out = nn.Linear(16, 6)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        h = F.relu(self.first(self.embed(ids).transpose(1, 2)))
+        return self.out(F.relu(self.second(h)).transpose(1, 2))
+
+
+@pytest.mark.parametrize(("kind", "at"), [(Tagger, None), (Tagger, "lstm"), (CnnTagger, "first")])
+def test_a_tuned_exit_of_a_tagger_has_a_head_at_every_position(kind: Any, at: str | None) -> None:
+    """Tags that a word alone decides are learned, and random ones are left as the hard ones."""
+    torch.manual_seed(0)
+    model = kind()
+    sifter = Sifter(model, exit=TunedExit(at, lr=0.1), score="loss", explore=0.0)
+    for _ in range(40):
+        ids = torch.randint(0, 10, (16, 7))
+        tags = ids % 6
+        tags[8:] = torch.randint(0, 6, (8, 7))
+        tags[3, 4:] = -100
+        chosen = sifter.select((ids, tags))
+    assert float(chosen.scores[:8].mean()) < float(chosen.scores[8:].mean()) - 0.5
+    assert int((chosen.indices >= 8).sum()) >= 6
+    shorter = sifter.select((ids[:, :5], tags[:, :5]))  # of another length than the first
+    assert shorter.scores.shape == (16,)
+
+
+def test_a_tuned_exit_of_a_tagger_needs_features_of_each_word() -> None:
+    class Whole(Tagger):
+        def forward(self, ids: Tensor) -> Tensor:
+            mean = self.embed(ids).mean(1, keepdim=True)
+            hidden, _ = self.lstm(mean.expand(-1, ids.shape[1], -1))
+            return self.out(hidden)
+
+    class Summed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.summary, self.out = nn.EmbeddingBag(50, 12), nn.Linear(12, 42)
+
+        def forward(self, ids: Tensor) -> Tensor:
+            return self.out(self.summary(ids)).view(len(ids), 7, 6)
+
+    batch = torch.randint(0, 50, (4, 7)), torch.randint(0, 6, (4, 7))
+    assert Sifter(Whole(), exit=TunedExit("lstm")).score(batch).shape == (4,)
+    with pytest.raises(
+        ValueError, match=r"TunedExit\(summary\) cannot predict logits.*exit='last'"
+    ):
+        Sifter(Summed(), exit=TunedExit("summary")).score(batch)
+    assert Sifter(Summed(), exit="last").score(batch).shape == (4,)
+
+
+@pytest.mark.parametrize("exit", [1, "last", "tuned"])
+def test_packed_documents_are_scored_one_by_one(exit: int | str) -> None:
+    """Against each document alone in a batch; transformers keeps attention within a document."""
+    model: Any = hf.LlamaForCausalLM(
+        hf.LlamaConfig(**SMALL, num_key_value_heads=4, attn_implementation="eager")
+    ).eval()
+    documents = [{"input_ids": torch.randint(5, 140, (n,)).tolist()} for n in (3, 6, 4, 5, 3, 7)]
+    collate = hf.DataCollatorWithFlattening(return_position_ids=True)
+    batch = collate(documents)
+    got = Sifter(model, exit=exit, score="loss").score(batch)
+    assert got.shape == (6,)
+    alone = Sifter(model, exit=exit, score="loss")
+    want = torch.cat([alone.score(collate([d, d]))[:1] for d in documents])
+    torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4)
+    if exit == "last":
+        with torch.no_grad():
+            for document, score in zip(documents, got.tolist(), strict=True):
+                ids = torch.tensor([document["input_ids"]])
+                assert float(model(input_ids=ids, labels=ids).loss) == pytest.approx(
+                    score, abs=1e-3
+                )
+    chosen = Sifter(model, exit=exit, score="loss", explore=0.0).select(batch)
+    kept = [t for i in chosen.indices.tolist() for t in documents[i]["input_ids"]]
+    assert chosen.batch["input_ids"].tolist() == [kept]
+    assert len(chosen.indices) == 3
+
+
+def test_a_loss_of_rows_does_not_fit_packed_documents() -> None:
+    model: Any = hf.LlamaForCausalLM(hf.LlamaConfig(**SMALL, num_key_value_heads=4)).eval()
+    documents = [{"input_ids": torch.randint(5, 140, (n,)).tolist()} for n in (3, 6, 4, 5)]
+    batch = hf.DataCollatorWithFlattening(return_position_ids=True)(documents)
+    with pytest.raises(ValueError, match=r"packed, 4 documents in 1 rows.*losses=lambda"):
+        Sifter(model, exit="last", score="loss", loss_fn=nn.CrossEntropyLoss()).score(batch)

@@ -65,6 +65,39 @@ def test_yolos() -> None:
     torch.testing.assert_close(got.pred_boxes, boxes, rtol=1e-4, atol=1e-5)
 
 
+def detection_losses(model: Any, batch: Any) -> Tensor:
+    pixels, labels = batch["pixel_values"], batch["labels"]
+    return torch.stack(
+        [
+            model(pixel_values=pixels[i : i + 1], labels=labels[i : i + 1]).loss
+            for i in range(len(labels))
+        ]
+    )
+
+
+@pytest.mark.parametrize("exit", [1, "last", "tuned"])
+def test_yolos_with_the_loss_of_its_boxes(exit: int | str) -> None:
+    model = yolos(mid=False)
+    labels = [
+        {"class_labels": torch.tensor([i % 3]), "boxes": 0.2 + 0.5 * torch.rand(1, 4)}
+        for i in range(4)
+    ]
+    batch = {"pixel_values": torch.randn(4, 3, 32, 32), "labels": labels}
+    with pytest.raises(
+        ValueError, match=r"batch\['labels'\] is a list of 2 \(dict each\).*losses="
+    ):
+        Sifter(model, exit=exit).score(batch)
+    chosen = Sifter(model, exit=exit, losses=detection_losses).select(batch)
+    assert chosen.batch["labels"] == [labels[i] for i in chosen.indices.tolist()]
+    if exit == "tuned":
+        return
+    kept = model.vit.encoder.layer
+    model.vit.encoder.layer = kept[:1] if exit == 1 else kept
+    with torch.no_grad():
+        want = detection_losses(model, batch)
+    torch.testing.assert_close(chosen.scores, want, rtol=1e-4, atol=1e-4)
+
+
 def test_yolos_that_adds_positions_between_its_blocks_is_refused() -> None:
     """They are zero in a fresh model, which then looks like a chain."""
     model, pixels = yolos(mid=True), torch.randn(3, 3, 32, 32)
@@ -117,7 +150,7 @@ def test_detr() -> None:
     assert str(place).startswith("block 1 of 'model.decoder.layers'")
 
 
-def test_clip() -> None:
+def clip() -> tuple[Any, dict[str, Tensor]]:
     text = {**SMALL, "eos_token_id": 149, "bos_token_id": 1, "pad_token_id": 0}
     model: Any = hf.CLIPModel(
         hf.CLIPConfig(
@@ -128,7 +161,33 @@ def test_clip() -> None:
     ).eval()
     ids = torch.randint(5, 140, (3, 8))
     ids[:, -1] = 149
-    inputs = {"input_ids": ids, "pixel_values": torch.randn(3, 3, 32, 32)}
+    return model, {"input_ids": ids, "pixel_values": torch.randn(3, 3, 32, 32)}
+
+
+def both_ways(model: Any, batch: Any) -> Tensor:
+    """CLIP's loss of each pair: of the text among the pictures, and of the picture among the texts."""
+    out = model(input_ids=batch["input_ids"], pixel_values=batch["pixel_values"])
+    own = torch.arange(len(batch["input_ids"]))
+    ways = (out.logits_per_text, out.logits_per_image)
+    return torch.stack([F.cross_entropy(z, own, reduction="none") for z in ways]).mean(0)
+
+
+def test_clip_with_its_contrastive_loss() -> None:
+    model, inputs = clip()
+    for batch in (inputs, {**inputs, "return_loss": True}):
+        with pytest.raises(
+            ValueError, match=r"logits_per_image \(B, B\): the model compares.*losses="
+        ):
+            Sifter(model).score(batch)
+    got = Sifter(model, exit="last", losses=both_ways).score(inputs)
+    with torch.no_grad():
+        torch.testing.assert_close(got, both_ways(model, inputs), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(got.mean(), model(**inputs, return_loss=True).loss)
+    assert len(Sifter(model, losses=both_ways).select(inputs).indices) == 2
+
+
+def test_clip() -> None:
+    model, inputs = clip()
     with pytest.raises(StackError, match=r"'text_model.encoder.layers'.*'vision_model.encoder"):
         find_stack(model)
     hidden = caught(model, model.text_model.encoder.layers[1], **inputs)

@@ -352,3 +352,30 @@ def test_a_loss_behind_the_logits_in_a_tuple_is_the_reference() -> None:
     want = torch.stack([F.cross_entropy(z[i, :-1], ids[i, 1:]) for i in range(6)])
     torch.testing.assert_close(got, want)
     assert "shifted by one, mean over labelled positions; found by matching" in repr(sifter)
+
+
+def test_a_class_that_the_model_ignores_is_found_when_it_is_first_met() -> None:
+    """Padding is 0 in many models; the first batch may hold none of it."""
+
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+            logits = self.out(x)
+            if labels is None:
+                return {"logits": logits}
+            loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0)
+            return {"logits": logits, "loss": loss}
+
+    model = Padded().eval()
+    sifter = Sifter(model, exit="last", score="loss")
+    for labels in (torch.tensor([[1, 2, 1], [2, 2, 1]]), torch.tensor([[1, 2, 0], [2, 0, 0]])):
+        x = torch.randn(2, 3, 4)
+        with torch.no_grad():
+            losses = F.cross_entropy(
+                model.out(x).transpose(1, 2), labels, ignore_index=0, reduction="none"
+            )
+        want = losses.sum(1) / (labels != 0).sum(1)
+        torch.testing.assert_close(sifter.score({"x": x, "labels": labels}), want)

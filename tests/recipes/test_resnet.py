@@ -19,12 +19,12 @@ from sifting.training.run_writer import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
-TINY = replace(resnet.PRESETS["smoke"], epochs=1, batch=40, evaluations=2)
+TINY = replace(resnet.PRESETS["smoke"], side=8, epochs=1, batch=40, evaluations=2)
 
 
 @pytest.fixture(scope="module")
 def digits() -> Any:
-    return read_images("digits", side=16)
+    return read_images("digits", side=8)
 
 
 @pytest.mark.parametrize("arm", list(ARMS))

@@ -1,6 +1,6 @@
 """Hostile run folders through the report: no traceback, no script, no foreign file, and in time.
 
-    python -m tests.report.fuzz --cases 10000 --first 0
+    python -m tests.report.fuzz --cases 10000 --first 0 --out FOLDER    # goes on where it was stopped
 
 Each case is made from its seed alone, so that one that fails can be made again. Prints how many cases
 there were, and how long the slowest took.
@@ -20,8 +20,9 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from sifting.files import write_json
 from sifting.report import NothingToReport, collect, write_html, write_markdown
-from tests.helpers.run_folders import made, write
+from tests.helpers.run_folders import made, seal, write
 
 SECRET = "what-no-page-may-show"
 SECONDS = 2.0  # of processor time for a case
@@ -146,6 +147,8 @@ def build(seed: int, folder: Path) -> Path:
                 spoil(rng, path, secret)
             if rng.random() < 0.1:
                 (path / "reference.json").write_text(json.dumps(value(rng)))
+            if rng.random() < 0.5:  # whoever writes a hostile run can make its checksums too
+                seal(path)
     if rng.random() < 0.2:
         (runs / "door").symlink_to(secret)
     return runs
@@ -205,22 +208,35 @@ def _check_page(source: str) -> None:
 
 
 def main() -> None:
-    """Run many cases."""
+    """Run many cases, from where an earlier start was stopped."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0, help="seed of the first")
+    parser.add_argument("--out", type=Path, help="folder that remembers what is done")
     args = parser.parse_args()
-    failed, slowest = [], 0.0
-    for seed in range(args.first, args.first + args.cases):
+    last = args.first + args.cases
+    done: dict[str, Any] = {"next": args.first, "failed": [], "slowest": 0.0}
+    path = None if args.out is None else args.out / f"hostile-{args.first}.json"
+    if path is not None and path.exists():
+        done = json.loads(path.read_text())
+    for seed in range(done["next"], last):
         try:
-            slowest = max(slowest, check(seed))
+            done["slowest"] = max(done["slowest"], check(seed))
         except Exception as error:
-            failed.append(seed)
+            done["failed"].append(seed)
             print(f"case {seed}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+        done["next"] = seed + 1
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(path, done)
         if seed % 100 == 99:
-            print(f"up to {seed}: {len(failed)} failed, slowest {slowest:.2f} s", flush=True)
-    print(f"{args.cases} cases from {args.first}, {len(failed)} failed, slowest {slowest:.2f} s")
-    raise SystemExit(bool(failed))
+            print(f"up to {seed}: {_told(done)}", flush=True)
+    print(f"{done['next'] - args.first} cases from {args.first}: {_told(done)}")
+    raise SystemExit(bool(done["failed"]))
+
+
+def _told(done: dict[str, Any]) -> str:
+    return f"{len(done['failed'])} failed, slowest {done['slowest']:.2f} s of processor time"
 
 
 if __name__ == "__main__":

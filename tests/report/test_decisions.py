@@ -95,7 +95,7 @@ def test_decisions_and_trials_are_read_and_drawn(tmp_path: Path) -> None:
     assert any("harm" in row[-1] for row in table.rows)
     for key in ("evidence", "ratio"):
         assert found[key].file("png")[:4] == b"\x89PNG"
-    source = page(collect([folder_of(tmp_path / "again", RECORDS)]))
+    source = page(collect([folder_of(tmp_path / "again", RECORDS)]), written="now")
     assert "What the autopilot decided" in source
     assert "<b>150</b>" not in source
 

@@ -4,8 +4,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from sifting.training.problem import Pace, Task
 from sifting.training.run_folder import RunError, read_run
 from sifting.training.run_writer import RunFolder
 from tests.helpers.models import Net
+from tests.helpers.processes import Started
 
 
 def loss(model: nn.Module, batch: Any) -> Tensor:
@@ -64,6 +63,7 @@ ARMS: list[dict[str, Any]] = [
     {"exit": "tuned", "audit_every": 5},
 ]
 PACE = Pace(updates=40, log_every=5, evaluate_every=10, checkpoint_every=7, clip=1.0)
+KILLED = Pace(updates=40, log_every=5, evaluate_every=1, checkpoint_every=3)
 
 
 def weights(engine: Engine) -> list[Tensor]:
@@ -278,29 +278,8 @@ def test_bf16_autocast_trains_and_scores_in_bf16(tmp_path: Path) -> None:
     assert torch.bfloat16 in seen
 
 
-SCRIPT = """
-import sys, pathlib
-sys.path.insert(0, {tests!r})
-import test_engine as t
-folder = pathlib.Path(sys.argv[1])
-pace = t.Pace(updates=40, log_every=5, evaluate_every=1, checkpoint_every=3)
-if folder.exists():
-    found = t.RunFolder(folder).checkpoints.newest()
-    run = t.RunFolder.reopen(folder, config={{}}, found=found)
-else:
-    from sifting.training.checkpoints import Found
-    found, run = Found(), t.RunFolder.create(folder, config={{}})
-engine = t.build(run, pace=pace, arm=t.ARMS[2], pause=float(sys.argv[2]))
-engine.resume(found)
-print(engine.run(), flush=True)
-"""
-
-
-def launch(folder: Path, pause: float) -> subprocess.Popen[str]:
-    script = SCRIPT.format(tests=str(Path(__file__).parent))
-    return subprocess.Popen(
-        [sys.executable, "-c", script, str(folder), str(pause)], stdout=subprocess.PIPE, text=True
-    )
+def launch(folder: Path, pause: float) -> Started:
+    return Started([Path(__file__).with_name("killed_run.py"), folder, pause])
 
 
 def wait_for(folder: Path, step: int) -> None:
@@ -319,16 +298,15 @@ def test_a_killed_process_is_resumed_to_the_same_weights(
     first = launch(tmp_path / "run", pause=0.2)
     wait_for(tmp_path / "run", 6)
     first.send_signal(number)
-    out, _ = first.communicate(timeout=60)
+    out = first.wait().stdout
     if number == signal.SIGTERM:
         assert (first.returncode, out.strip()) == (0, "stopped")
         assert read_run(tmp_path / "run").summary["stopped_by"] == "SIGTERM"
     else:
         assert first.returncode == -signal.SIGKILL
     again = launch(tmp_path / "run", pause=0.0)
-    assert again.communicate(timeout=120)[0].strip() == "finished"
-    pace = Pace(updates=40, log_every=5, evaluate_every=1, checkpoint_every=3)
-    whole = build(RunFolder.create(tmp_path / "whole", config={}), pace=pace, arm=ARMS[2])
+    assert again.wait().stdout.strip() == "finished"
+    whole = build(RunFolder.create(tmp_path / "whole", config={}), pace=KILLED, arm=ARMS[2])
     whole.run()
     saved = RunFolder(tmp_path / "run").checkpoints.load(40)["model"]
     for name, value in whole.task.model.state_dict().items():

@@ -6,8 +6,10 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
 import torch
 
+from sifting.training.checkpoints import Checkpoints
 from sifting.training.run_folder import read_run
 from sifting.training.run_writer import RunFolder
 from tests.helpers.processes import LIMIT, run_ranks, torchrun
@@ -44,3 +46,31 @@ def test_two_processes_train_stop_together_and_go_on_to_the_same_weights(tmp_pat
     assert len(ends[0]["ranks"]) == PROCESSES
     for name, value in ends[0]["model"].items():
         assert torch.equal(value, ends[1]["model"][name]), name
+
+
+def test_a_rank_that_is_killed_twice_and_then_hangs_is_started_again_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = (
+        "tiny --arm tuned --updates 20 --checkpoint-every 2u --evaluations 2 --rank-timeout 5s "
+        "--resume=auto --out"
+    )
+    words = ["-m", "sifting.cli.main", "train", "tests.helpers.dying:RECIPE", *options.split()]
+    whole = run_ranks([*words, tmp_path / "whole"])
+    assert whole.returncode == 0, whole
+    (tmp_path / "marks").mkdir()
+    monkeypatch.setenv("DYING", str(tmp_path / "marks"))
+    dying = torchrun([*words, tmp_path / "dying"], restarts=3)
+    said = "".join(dying.communicate(timeout=LIMIT))
+    assert dying.returncode == 0, said
+    assert len(list((tmp_path / "marks").iterdir())) == 3
+    assert "rank 1 (process " in said, said
+    assert "has not moved on for" in said, said
+    ends = [Checkpoints(tmp_path / name / "checkpoints").load(20) for name in ("whole", "dying")]
+    for name, value in ends[0]["model"].items():
+        assert torch.equal(value, ends[1]["model"][name]), name
+    logs = [
+        [(m["kind"], m["step"], m.get("loss"), m.get("accuracy")) for m in run.metrics]
+        for run in (read_run(tmp_path / name) for name in ("whole", "dying"))
+    ]
+    assert logs[0] == logs[1]

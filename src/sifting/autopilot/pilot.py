@@ -31,6 +31,7 @@ from sifting.measure.meter import Meter
 from sifting.measure.stopwatch import now
 from sifting.model.call import logits_of
 from sifting.parallel.ranks import Ranks
+from sifting.plain import Plain
 
 LEARNABLE = 0.6  # share of progress that must be made where losses are high, for a memory
 DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
@@ -313,6 +314,9 @@ class Pilot:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave; held-out samples are read again."""
+        found = Plain(state, "the autopilot")
+        met_done = dict(zip(("met", "done"), found.items("steps"), strict=True))
+        steps = [Plain(met_done, "its steps").whole(name) for name in ("met", "done")]
         evidence = Evidence()
         evidence.load_state_dict(state["evidence"])
         decision = Decision.from_plain(dict(state["decision"]))
@@ -320,8 +324,8 @@ class Pilot:
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
         self.records = [dict(record) for record in state["records"]]
         self.pacing.load(state["pacing"])
-        self._gained = float(state["gained"])
-        self._met, self._done = map(int, state["steps"])
+        self._gained = found.number("gained")
+        self._met, self._done = steps
         self.held_out.load_state_dict(state["held_out"])
         if self.trials is not None and state["trials"] is not None:
             self.trials.load_state_dict(state["trials"])

@@ -21,6 +21,8 @@ class BenchTask:
         rate: name of the setting that is the learning rate.
         classes: whether samples have classes, without which there is no entropy to select by.
         full: the preset of the size "full".
+        without: arms that cannot be run on it.
+        folder: of `$SIFT_DATA`, for recipes that are told where their data is.
         own: whether it is a user's own problem, which has one size and no learning rates to try.
     """
 
@@ -30,6 +32,8 @@ class BenchTask:
     rate: str = "max_lr"
     classes: bool = True
     full: str = "full"
+    folder: str = ""
+    without: tuple[str, ...] = ()
     own: bool = False
 
     def preset(self, size: str) -> str:
@@ -76,8 +80,19 @@ TASKS: dict[str, BenchTask] = {
 }
 # recipes of the library that learn language; each is a task where it has the preset
 LANGUAGE = {
-    "bert": BenchTask("bert", "BERT from scratch, judged on hidden tokens", 3, "lr", full="learn"),
-    "gpt": BenchTask("gpt", "GPT from scratch, in nats per byte", 3, "lr", full="learn"),
+    name: BenchTask(
+        name,
+        about,
+        seeds=3,
+        rate="lr",
+        full="learn",
+        folder="text",
+        without=("infobatch",),  # their losses are of tokens, which its weights are not
+    )
+    for name, about in (
+        ("bert", "BERT from scratch, judged on hidden tokens"),
+        ("gpt", "GPT from scratch, in nats per byte"),
+    )
 }
 
 

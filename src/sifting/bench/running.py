@@ -25,12 +25,14 @@ from sifting import files
 from sifting.bench import protocol
 from sifting.bench.quiet import wait_until_quiet
 from sifting.bench.registry import BenchTask, workload_of
+from sifting.bench.tasks.common import find_data
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.live import tell
 from sifting.compare.workload import FunctionWorkload, RecipeWorkload
 from sifting.measure.stopwatch import Clock
 from sifting.training.arms import ARMS
 from sifting.training.config import RunConfig
+from sifting.training.recipe import DataError
 from sifting.training.run_folder import RunError, read_run
 
 FORMAT = 1
@@ -88,14 +90,27 @@ class TaskRun:
         preset = task.preset(bench.size)
         if preset not in self.workload.presets:
             raise ValueError(f"task {name!r} has no size {bench.size!r}")
-        self.config: RunConfig = self.workload.presets[preset]
+        self.config: RunConfig = self._with_data(self.workload.presets[preset])
         self.length = self._length()
-        found = protocol.arms_of(classes=task.classes, known=ARMS)
+        known = {arm: about for arm, about in ARMS.items() if arm not in task.without}
+        found = protocol.arms_of(classes=task.classes, known=known)
         self.arms = found if bench.arms is None else bench.arms
         self.seeds = tuple(range(task.seeds if bench.seeds is None else bench.seeds))
         self.note: dict[str, Any] = {**self._read_note(), "about": task.about}
         if command:
             self.note["command"] = command
+
+    def _with_data(self, config: RunConfig) -> RunConfig:
+        """The settings, with the folder of the data where the recipe wants to be told."""
+        folder = self.task.folder
+        if not folder or self.bench.size == "smoke":
+            return config
+        found = find_data(folder)
+        if found is None:
+            raise DataError(
+                f"{self.name} needs its data in $SIFT_DATA/{folder}, which is not there"
+            )
+        return self.workload.with_settings(config, {"data": str(found)})
 
     def _length(self) -> int:
         if self.bench.updates is not None:

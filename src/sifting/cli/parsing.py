@@ -121,7 +121,7 @@ def spell_out_resume(argv: list[str]) -> list[str]:
         word
         if word not in alone or (word == "--resume" and after in ("no", "yes", "auto"))
         else alone[word]
-        for word, after in zip(argv, [*argv[1:], ""], strict=False)
+        for word, after in zip(argv, [*argv, ""][1:], strict=True)
     ]
 
 

@@ -87,10 +87,10 @@ def kept(args: argparse.Namespace) -> None:
         f"{args.epsilon:g} of the loss and N = {L / L_F:g}: {gain:.2f} times, at ε = 0 "
         f"{kept_loss_speedup(R, L / L_F, b):.2f}. Floor: F*·{kept_loss_floor(1, args.epsilon):.4g}."
     )
-    shares = ", ".join(
+    known = ", ".join(
         f"{law} {_keep_for(args.epsilon, law):.0%}" for law in ("exponential", "gaussian")
     )
-    console.print(f"Kept at this ε of many candidates with losses of a known law: {shares}.")
+    console.print(f"Kept at this ε of many candidates with losses of a known law: {known}.")
     plot_kept(results, path)
     console.print(f"wrote {path}")
 

@@ -72,7 +72,6 @@ class Work:
         by_samples: whether candidates are drawn for each step, rather than met as batches.
         warmup: share of the updates before the first selection, where that is how it is given.
         until: share of the updates after which nothing is selected.
-        extra: share of an update that is spent beside it, at most.
     """
 
     schedule: Schedule
@@ -82,7 +81,6 @@ class Work:
     warmup: float | None = None
     by_samples: bool = False
     until: float = 1.0
-    extra: float = 0.0
 
     def steps(self, updates: int) -> Iterator[tuple[int, int, int]]:
         """Candidates drawn, selections and audits before each batch that is trained, endlessly.
@@ -133,7 +131,7 @@ class Work:
     def seconds(self, table: Mapping[str, float], updates: int) -> float:
         """Time of so many updates by a table of costs, evaluations left out."""
         done = repetitions(updates, self.counts(updates))
-        each = of_update(table) * (1 + self.extra)
+        each = of_update(table)
         return updates * each + sum(table.get(name, 0.0) * done[name] for name in COUNTED)
 
     def affordable(self, table: Mapping[str, float], seconds: float) -> int:
@@ -157,7 +155,7 @@ class Work:
         return updates
 
     def _walk(self, table: Mapping[str, float], seconds: float, planned: int) -> int:
-        each = of_update(table) * (1 + self.extra)
+        each = of_update(table)
         prices = [table.get(name, 0.0) for name in COUNTED]
         if each <= 0:
             raise ValueError("a table without the time of an update: calibrate again")

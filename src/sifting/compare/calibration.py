@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from sifting.autopilot.looks import LOOKING as EXTRA
 from sifting.compare.budget import Work
 from sifting.compare.workload import Workload, seed_all
 from sifting.measure.clocks import COUNTED, OPERATIONS, UPDATE, of_update
 from sifting.measure.stopwatch import Clock, timed_by
+from sifting.selection.schedule import Schedule
 from sifting.training.arms import find_arm
 from sifting.training.assemble import assemble
 from sifting.training.config import RunConfig
@@ -143,15 +143,19 @@ class Trial:
         by_share = config.warmup > 0 and self.schedule.warmup_steps == given
         by_samples = self.engine.sifter.draws == "samples"
         keep = 1.0 if by_samples else self.schedule.keep_at(0)
+        schedule, audits = self.schedule, self.audit_every
+        if self.engine.sifter.pilot is not None:
+            # nobody knows beforehand what it will select: it makes the updates of the plain loop, and
+            # what it spends beside them is charged when it is spent
+            schedule, audits = Schedule(1.0), 0
         work = Work(
-            self.schedule,
+            schedule,
             round(problem.batch / keep),
             config.accumulate,
-            self.audit_every,
+            audits,
             config.warmup if by_share else None,
             by_samples,
             find_arm(config.arm).until,
-            EXTRA if self.engine.sifter.pilot is not None else 0.0,
         )
         size = sum(p.numel() for p in problem.model.parameters())
         same = (

@@ -98,6 +98,10 @@ class Turn:
         except Diverged:
             self.status = "failed"
             return
+        except Exception as error:
+            # in the middle of an update, of which no checkpoint may be made
+            self.status = self.engine.cut_off(f"{type(error).__name__}: {error}")
+            raise
         finally:
             for warning in caught:  # say which of the runs it is about
                 about = f"{self.run.name}: {warning.message}"

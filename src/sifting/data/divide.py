@@ -82,6 +82,10 @@ class Division:
             if len(node) == self.size and self._is_column(node, path):
                 self.divided += id(node) not in self.labels
                 return self.change(node)
+            # clear here, and no longer in a batch of as many samples as this has members
+            clear = self.strict and len(node) != self.size and path not in self.seen
+            if clear and node and all(is_array(m) and self._fits(m) for m in node):
+                self.seen[path] = "members"
         elif self.strict and isinstance(node, Mapping):
             ragged = sorted(RAGGED & {key for key in node if isinstance(key, str)})
             if ragged:

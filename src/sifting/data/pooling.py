@@ -29,6 +29,11 @@ class _Mark(NamedTuple):
     total: int
 
 
+def _mark(plain: Any) -> _Mark:
+    found = Plain(dict(zip(_Mark._fields, plain, strict=True)), "the loader's own place")
+    return _Mark(found.get("loader"), *(found.whole(name) for name in _Mark._fields[1:]))
+
+
 class _Held(NamedTuple):
     """A batch that was taken and not yet used up, and what there was before it was read."""
 
@@ -117,7 +122,7 @@ class PoolPosition:
             begun=tuple(map(RandomState.from_plain, found.items("begun"))),
             sizes=tuple(numbers.whole(place) for place in numbers),
             over=found.flag("over"),
-            mark=None if found.get("mark") is None else _Mark(*found.items("mark")),
+            mark=None if found.get("mark") is None else found.made("mark", _mark),
             later=generator_states(found, "later"),
         )
 

@@ -16,6 +16,7 @@ from sifting.model.places import work_share
 from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 from sifting.parallel.ranks import Ranks
+from sifting.plain import Plain
 
 MEMORY = "memory"
 
@@ -200,14 +201,17 @@ class AutoExit(Exit):
                 f"the state holds {', '.join(state) or 'nothing'} of an exit, not what an autopilot's exit "
                 "has learned: make the sifter with the exit the state was saved with"
             )
-        for name, saved in state["scorers"].items():
+        found = Plain(state, "the autopilot's exit")
+        refused, costs = found.inside("refused"), found.inside("costs")
+        prices = {name: costs.number(name) for name in costs}
+        for name, saved in found.inside("scorers").content.items():
             if name in self.scorers:
                 self.scorers[name].load_state_dict(saved)
-        for name, why in state["refused"].items():
+        for name in refused:
             if name in self.scorers:
-                self._refuse(name, why)
+                self._refuse(name, str(refused.get(name)))
         self.active, self.looks = str(state["active"]), str(state["looks"])
-        self.costs = {str(name): float(cost) for name, cost in state["costs"].items()}
+        self.costs = prices
 
 
 def cost_of(scorer: Exit, plan: Plan, model: nn.Module, probe: Any) -> float:

@@ -11,11 +11,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sifting.exits.lessons import check_learnable
 from sifting.exits.tuned import WIDEST, TunedExit
 from sifting.model.call import mask_of
 from sifting.model.features import model_input, pooled_input
 from sifting.model.objective import Score
-from sifting.model.plan import Consume, Plan
+from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 from sifting.model.values import tensors_in
 
@@ -47,6 +48,7 @@ class InputExit(TunedExit):
     def __init__(self, *, lr: float = 1e-2) -> None:
         super().__init__(lr=lr)
         self._member: int | None = None  # of a batch that the model is given as it is
+        self._by_losses = False  # whether it learns from exact losses, which the model is run for
         self._scored = 0  # batches from which it could have learned
 
     def __repr__(self) -> str:
@@ -55,7 +57,7 @@ class InputExit(TunedExit):
     @property
     def runs(self) -> bool:  # type: ignore[override]
         """Whether anything of the model is run: not where it looks at a member of the batch itself."""
-        return self._member is None
+        return self._member is None or self._by_losses
 
     @property
     def place(self) -> str | None:
@@ -72,10 +74,17 @@ class InputExit(TunedExit):
                 "an InputExit cannot reach the model's own head, which predicts at every position: choose a "
                 "TunedExit at a block of its stack"
             )
-        self.check_labels(plan, probe)
+        if plan.kind != "losses" or plan.shapes:  # else the loss itself is what is predicted
+            check_learnable(plan, probe)
+        if any(part.has_classes and len(plan.shapes[part.logits]) > 1 for part in plan.parts):
+            raise ValueError(
+                "an InputExit makes one prediction a sample, and this model one at every position "
+                f"({plan.shapes}): choose a TunedExit"
+            )
         given = model_input(model, lambda: plan.call.run(model, probe))
         same = (place for place, member in enumerate(tensors_in(probe)) if member is given)
         self._member = next(same, None)
+        self._by_losses = plan.kind == "losses"
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         if learn:
@@ -83,13 +92,13 @@ class InputExit(TunedExit):
             learn = self._scored <= ALWAYS or self._scored % SELDOM == 0
         return super().score(plan, model, batch, score, learn)
 
-    def _features(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
-        plan.check_batch(batch)
+    def _hidden(self, plan: Plan, model: nn.Module, batch: Any) -> Tensor:
         if self._member is not None:
-            given = next(islice(tensors_in(batch), self._member, None))
-        else:
-            given = model_input(model, lambda: plan.call.run(model, batch))
-        return pooled_input(given.detach().float(), widest=WIDEST, mask=mask_of(batch))
+            return next(islice(tensors_in(batch), self._member, None))
+        return model_input(model, lambda: plan.call.run(model, batch))
+
+    def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:
+        return pooled_input(hidden.detach().float(), widest=WIDEST, mask=mask_of(batch))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), COUNT: self._scored}

@@ -116,7 +116,7 @@ class Scorer:
 
     def _given(self, batch: Any) -> tuple[Any, bool]:
         """A batch where it is scored, and whether nothing of the model is run for it."""
-        known = signature(self.call, batch) in self._plans
+        known = self._kind(batch) in self._plans
         still = known and not self.exit.runs  # nothing to be quiet about, nothing to move
         return (batch if still else self.moved(batch)), still
 
@@ -161,7 +161,7 @@ class Scorer:
 
     def check(self, batch: Any) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""
-        known = self._plans.get(signature(self.call, batch))
+        known = self._plans.get(self._kind(batch))
         if known is not None:
             self.plan = known
             return
@@ -228,9 +228,17 @@ class Scorer:
             return nullcontext()
         return torch.autocast(device, dtype=dtype)
 
+    def _kind(self, batch: Any) -> tuple[Any, ...]:
+        """What a plan goes by. Ranks in step must find theirs at once, whatever labels each has."""
+        # only a model's own loss can ignore a class that nobody was told of
+        zeros = self.ranks is None and self.loss_fn is None and self.losses_fn is None
+        return signature(
+            self.call, batch, zeros=zeros and self.call.takes_labels(self.model, batch)
+        )
+
     def _planned(self, batch: Any) -> Plan | None:
         """How the model is scored on such a batch; None while no sample with a label was seen."""
-        kind = signature(self.call, batch)
+        kind = self._kind(batch)
         if kind in self._plans:
             self.plan = self._plans[kind]
             return self.plan
@@ -240,7 +248,7 @@ class Scorer:
             if self._unplanned == UNPLANNED:
                 warn_user(
                     f"{UNPLANNED} batches had no sample with a label, so the kept were picked at random: "
-                    f"look at {', '.join(name for name, *_ in kind)}, or pass labels="
+                    f"look at {', '.join(self.call.labels_of(batch))}, or pass labels="
                 )
             return None
         plan = Plan.resolve(

@@ -22,11 +22,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting.exits.base import Exit
+from sifting.exits.lessons import (
+    at_positions,
+    check_learnable,
+    check_positions,
+    classes_of,
+    objective_of,
+    score_rows,
+)
 from sifting.exits.predictors import Average, Linear, Predictor, Translator
 from sifting.model.call import mask_of
 from sifting.model.features import channels_of, pool, stopped_at, stopped_in
 from sifting.model.find import exit_in_stack, find_stack, get_module
-from sifting.model.objective import Part, Rows, Score, part_losses, rows_of
+from sifting.model.objective import Part, Rows, Score, rows_of
 from sifting.model.places import Place, find_place, structural_place
 from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
@@ -50,8 +58,9 @@ class TunedExit(Exit):
 
     Samples with one prediction each get a linear head on pooled features; samples with a
     prediction at every position (language models) get a translator, a residual linear map before
-    the model's own head. Neither sends gradients into the model. Before its first update the
-    exit ranks all samples alike.
+    the model's own head; where there is no stack to reach that head from (recurrent and convolutional
+    taggers), a linear head at every position. None of them sends gradients into the model. Before its
+    first update a head of its own ranks all samples alike.
 
     Args:
         at: block number from 1, or the dotted path of any module. By default a twelfth of the
@@ -79,6 +88,7 @@ class TunedExit(Exit):
         self.path = ""
         self._named_stack: str | None = None
         self._bound = False
+        self._by_position: set[str] = set()  # logits that get a head of their own at every position
         self.predictors: dict[str, Predictor] = {}
         self._average: Average | None = None  # over ranks, where they train one model
 
@@ -132,52 +142,31 @@ class TunedExit(Exit):
 
         if self.stack is None and not self.path:
             size = plan.call.samples.size(probe)
-            found = find_place(
-                model, run, size=size, stack=self._named_stack, head=bool(plan.heads)
-            )
+            try:
+                found = find_place(
+                    model, run, size=size, stack=self._named_stack, head=bool(plan.heads)
+                )
+            except StackError:
+                if not plan.heads:
+                    raise
+                found = find_place(model, run, size=size, stack=self._named_stack)
+                if found.stack is not None:
+                    found = replace(found, stack=None, k=0)
             self._take(found)
-        self.check_labels(plan, probe)
-        if self.stack is not None and (plan.shapes or plan.kind != "losses"):
+        if plan.kind == "losses" and not plan.shapes:
+            return  # the loss itself is what is predicted
+        check_learnable(plan, probe)
+        for part in plan.parts:
+            many = part.has_classes and len(plan.shapes[part.logits]) > 1
+            if many and (self.path or part.logits not in plan.heads):
+                hidden = self._hidden(plan, model, probe)
+                check_positions(plan, part, hidden, plan.labels_for(part, probe), where=repr(self))
+                self._by_position.add(part.logits)
+        if self.stack is not None:
             # a head of its own needs no way to the model's end; where there is one, it tells what
             # the next block is given
             with nullcontext() if plan.heads else suppress(StackError):
                 self.stack.check_chain(run)
-
-    def check_labels(self, plan: Plan, probe: Any) -> None:
-        """Raise where there is nothing that this exit could learn to predict."""
-        if plan.kind == "losses" and not plan.shapes:
-            return  # the loss itself is what is predicted
-        if not plan.call.labels_of(probe) or not plan.shapes:
-            raise ValueError(
-                "a tuned exit learns from logits and labels, and this model or batch gives no "
-                f"{'logits' if not plan.shapes else 'labels'}: pass forward= and labels=, or choose exit=k"
-            )
-        if not plan.parts and plan.loss_fn is None:
-            raise ValueError(
-                "a tuned exit cannot learn what this model's labels mean, since they fit none of its "
-                f"outputs {plan.shapes}: pass forward= and loss_fn=, or choose exit=k"
-            )
-        if plan.loss_fn is not None and any(len(shape) > 1 for shape in plan.shapes.values()):
-            raise ValueError(
-                f"a tuned exit predicts one value or vector a sample, not {plan.shapes}: choose exit=k"
-            )
-        for part in plan.parts:
-            if part.labels in ("start_positions", "end_positions"):
-                raise ValueError(
-                    f"a tuned exit cannot predict {part.labels}, whose number of classes is the length of "
-                    "each batch: choose exit=k"
-                )
-            if part.logits in plan.heads and self.path:
-                raise StackError(
-                    f"a tuned exit at {self.path!r} cannot reach the model's own head, which predicts at "
-                    "every position: choose a block of its stack"
-                )
-            many = part.has_classes and len(plan.shapes[part.logits]) > 1
-            if many and part.logits not in plan.heads:
-                raise ValueError(
-                    f"a tuned exit cannot predict {part.logits} at every position, since the model's head "
-                    "cannot be run on its own (its logits are worked on afterwards): choose exit=k"
-                )
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         values: list[Tensor] = []
@@ -188,12 +177,15 @@ class TunedExit(Exit):
                 assert isinstance(found, Rows)
                 values.append(self._translated(plan, part, found, score, learn))
 
-        pooled_BF = self._features(plan, model, batch, on_part)
+        hidden = self._reached(plan, model, batch, on_part)
+        for part in (part for part in plan.parts if part.logits in self._by_position):
+            values.append(self._at_positions(plan, part, hidden, batch, score, learn))
+        pooled_BF = self._pooled(model, hidden, batch)
         if plan.kind == "losses" and score == "loss":
             return self._predicted_losses(plan, model, batch, pooled_BF, learn)
         by_user = plan.loss_fn is not None and score == "loss"
         for name, shape in plan.shapes.items():
-            if name in plan.heads:
+            if name in plan.heads or name in self._by_position:
                 continue
             labels = self._labels(plan, name, batch)
             if labels is None:
@@ -202,9 +194,9 @@ class TunedExit(Exit):
             predictor = self._predictor(name, pooled_BF.device, build)
             outputs[name] = predictor(pooled_BF).reshape(len(pooled_BF), *shape)
             if learn:
-                predictor.study(partial(_objective, plan, name, predictor, pooled_BF, labels))
+                predictor.study(partial(objective_of, plan, name, predictor, pooled_BF, labels))
         if callable(score) and not plan.by_rows:
-            if plan.heads:
+            if plan.heads or self._by_position:
                 raise ValueError(
                     "a callable score= on a tuned exit needs one prediction a sample; this model "
                     "predicts at every position: use score='loss' or 'entropy', or exit=k"
@@ -219,21 +211,26 @@ class TunedExit(Exit):
                 values.append(plan.score(part, found, labels, score))
         return torch.stack(values).sum(dim=0)
 
-    def _features(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
-        """Run up to the exit, handing over parts that have a head; gives pooled features."""
+    def _reached(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
+        """Run up to the exit, handing over parts that have a head; gives what is there."""
+        if self.stack is not None and (plan.heads or sharded(model)):
+            with self.stack.truncated(self.k) as way:
+                plan.each_part(model, batch, consume)
+            return way.hidden
+        plan.check_batch(batch)
+        return self._hidden(plan, model, batch)
+
+    def _hidden(self, plan: Plan, model: nn.Module, batch: Any) -> Tensor:
+        if self.stack is not None:
+            return stopped_in(self.stack, self.k, lambda: plan.call.run(model, batch))
+        module = get_module(model, self.path, "at")
+        return stopped_at(module, lambda: plan.call.run(model, batch))
+
+    def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:
+        """Features of each sample."""
         if self.stack is None:
-            plan.check_batch(batch)
-            module = get_module(model, self.path, "at")
-            hidden = stopped_at(module, lambda: plan.call.run(model, batch))
-            channels = channels_of(module)
+            channels = channels_of(get_module(model, self.path, "at"))
         else:
-            if plan.heads or sharded(model):
-                with self.stack.truncated(self.k) as way:
-                    plan.each_part(model, batch, consume)
-                hidden = way.hidden
-            else:
-                plan.check_batch(batch)
-                hidden = stopped_in(self.stack, self.k, lambda: plan.call.run(model, batch))
             channels = hidden.shape[-1] if not hidden.is_nested and hidden.ndim == 3 else None
         side = 1
         if hidden.ndim == 4:
@@ -270,31 +267,26 @@ class TunedExit(Exit):
         return None
 
     def _translated(self, plan: Plan, part: Part, rows: Rows, score: Score, learn: bool) -> Tensor:
-        if callable(score) and not plan.by_rows:
-            return torch.zeros(len(rows.mask_BT), device=rows.mask_BT.device)
-        head = rows.head
+        head, inputs_BTH = rows.head, rows.inputs_BTH
         assert head is not None
-        assert rows.labels_BT is not None
-        inputs_BTH = rows.inputs_BTH
         translator = self._predictor(part.logits, inputs_BTH.device, lambda: Translator(inputs_BTH))
-        if learn:
-            chosen = rows.mask_BT.nonzero()
-            # evenly spaced rather than drawn: no random stream is touched
-            stride = -(-len(chosen) // self.rows) or 1
-            b, t = chosen[::stride].unbind(dim=1)
-            inputs_NH, labels_N = inputs_BTH[b, t], rows.labels_BT[b, t]
+        rows = replace(rows, head=lambda inputs: head(translator(inputs)))
+        return score_rows(plan, part, rows, score, translator, study=self.rows if learn else 0)
 
-            def objective() -> tuple[Tensor, Tensor | float]:
-                # a sum over no rows is 0, and so is its gradient
-                losses = F.cross_entropy(
-                    head(translator(inputs_NH)).float(), labels_N, reduction="sum"
-                )
-                return losses / max(1, len(labels_N)), len(labels_N)
-
-            translator.study(objective)
-        return plan.score(
-            part, replace(rows, head=lambda inputs: head(translator(inputs))), None, score
+    def _at_positions(
+        self, plan: Plan, part: Part, hidden: Tensor, batch: Any, score: Score, learn: bool
+    ) -> Tensor:
+        """Scores by a head of its own at every position."""
+        labels = plan.labels_for(part, batch)
+        assert labels is not None
+        inputs_BTH = at_positions(part, hidden.detach().float(), labels, where=repr(self))
+        shape = (classes_of(part, plan.shapes[part.logits]),)
+        predictor = self._predictor(
+            part.logits, hidden.device, lambda: Linear(inputs_BTH[:, 0], shape)
         )
+        rows = rows_of(replace(part, kind="classes"), inputs_BTH, labels)
+        rows = replace(plan.of_samples(part, rows, batch), head=predictor)
+        return score_rows(plan, part, rows, score, predictor, study=self.rows if learn else 0)
 
     def learn(self, plan: Plan) -> None:
         """One update of each predictor, on all that was scored since the last."""
@@ -323,25 +315,3 @@ class TunedExit(Exit):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         found = Plain(state, "the exit")
         self.predictors = {name: found.made(name, Predictor.load) for name in found}
-
-
-def _objective(
-    plan: Plan, name: str, predictor: Predictor, inputs: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor | float]:
-    """What a head of its own is trained on: the loss of the model's own, averaged, and over what."""
-    predicted = predictor(inputs).reshape(len(inputs), *plan.shapes[name])
-    labels = labels.to(predicted.device)
-    if plan.loss_fn is not None:
-        return plan.loss_fn(predicted, labels).mean(), len(labels)
-    part = next(part for part in plan.parts if part.logits == name)
-    if not part.has_classes:
-        return part_losses(part, predicted, labels).mean(), len(labels)
-    if part.kind == "soft":
-        return F.cross_entropy(predicted, labels), len(labels)
-    rows = rows_of(part, predicted, labels)
-    assert rows.labels_BT is not None
-    kept_BT = rows.mask_BT
-    safe_BT = rows.labels_BT.clamp_min(0)
-    losses_BT = F.cross_entropy(rows.inputs_BTH.flatten(0, 1), safe_BT.flatten(), reduction="none")
-    count = kept_BT.sum()
-    return (losses_BT * kept_BT.flatten()).sum() / count.clamp_min(1), count

@@ -46,6 +46,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
     def __init__(
         self, *args: Any, sift: Mapping[str, Any] | Sifter | None = None, **kwargs: Any
     ) -> None:
+        check_kind(self)
         super().__init__(*args, **kwargs)
         self._sift: Mapping[str, Any] | Sifter = {} if sift is None else sift
         self._steps: deque[Step | None] = deque()
@@ -190,6 +191,20 @@ class SiftTrainer(SiftMixin, Trainer):  # type: ignore[misc]
     Args:
         sift: arguments of the `Sifter`; see `SiftMixin`.
     """
+
+
+def check_kind(trainer: Any) -> None:
+    """Raise where the samples of a batch cannot be told from one another: TRL's trainers but one."""
+    for base in type(trainer).__mro__:
+        of_trl = base.__module__.split(".")[0] == "trl"
+        if of_trl and base.__name__ == "SFTTrainer":
+            return
+        if of_trl and base.__name__.endswith("Trainer"):
+            raise ValueError(
+                f"{type(trainer).__name__} is a {base.__name__} of TRL, whose batches are not single samples with "
+                "a loss each (pairs, groups, completions made on the way), so that choosing among their rows "
+                "would tear them apart: sift supervised fine-tuning, with sifting.integrations.trl"
+            )
 
 
 def check(trainer: Any) -> None:

@@ -112,12 +112,30 @@ class Call:
             return {
                 key: value
                 for key, value in batch.items()
-                if isinstance(value, Tensor) and any(word in str(key) for word in _LABEL_WORDS)
+                if isinstance(value, Tensor) and _is_label(key)
             }
         if _is_pair(batch) and not self.samples.are_raw(batch):
             # a list of boxes or texts is no label that a loss could be made of here: see `losses=`
             return _named(batch[1]) if isinstance(batch[1], Tensor | Mapping) else {}
         return {}
+
+    def check_labels(self, batch: Any) -> None:
+        """Raise where the labels are a list of boxes or the like, of which no loss can be made here."""
+        if self.labels is not None or self.samples.are_raw(batch):
+            return
+        if isinstance(batch, Mapping):
+            named = {f"batch[{k!r}]": v for k, v in batch.items() if _is_label(k)}
+        else:
+            named = {"batch[1]": batch[1]} if _is_pair(batch) else {}
+        for name, value in named.items():
+            if not isinstance(value, list | tuple) or not value:
+                continue
+            if isinstance(value[0], Mapping | Tensor):
+                raise ValueError(
+                    f"{name} is a {type(value).__name__} of {len(value)} ({type(value[0]).__name__} each), and no "
+                    "loss of a sample can be made of that without knowing yours: pass losses=lambda model, "
+                    "batch: … that returns one loss a sample; to score without labels, labels=lambda b: None"
+                )
 
     def takes_labels(self, model: nn.Module, batch: Any) -> bool:
         """Whether the labels can be passed to the model, which may then return its loss."""
@@ -237,6 +255,10 @@ def _named(labels: Any) -> dict[str, Tensor]:
     if isinstance(labels, Tensor):
         return {"labels": labels}
     return {}
+
+
+def _is_label(key: Any) -> bool:
+    return any(word in str(key) for word in _LABEL_WORDS)
 
 
 def _is_pair(batch: Any) -> bool:

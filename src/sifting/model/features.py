@@ -229,3 +229,26 @@ def pool(
     weights_BT = mask.to(hidden.dtype)
     total_B1 = weights_BT.sum(dim=1, keepdim=True).clamp_min(1)
     return torch.einsum("bth,bt->bh", hidden, weights_BT) / total_B1
+
+
+def by_position(hidden: Tensor, places: tuple[int, ...], *, channels_first: bool) -> Tensor | None:
+    """A layer's output as features of each position that is labelled; None where it has none such.
+
+    >>> by_position(torch.zeros(2, 5, 7), (5,), channels_first=False).shape
+    torch.Size([2, 5, 7])
+    >>> by_position(torch.zeros(2, 7, 4, 6), (4, 6), channels_first=True).shape
+    torch.Size([2, 24, 7])
+
+    Args:
+        hidden: (B, T, C), (B, C, T), (B, C, height, width) or (B, height, width, C).
+        places: a sample's positions: (T,), or (height, width).
+        channels_first: which reading comes first where both fit.
+    """
+    if hidden.is_nested or hidden.ndim != 2 + len(places):
+        return None
+    readings = {
+        True: hidden.flatten(2).transpose(1, 2) if hidden.shape[2:] == places else None,
+        False: hidden.flatten(1, -2) if hidden.shape[1:-1] == places else None,
+    }
+    first = readings[channels_first]
+    return readings[not channels_first] if first is None else first

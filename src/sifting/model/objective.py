@@ -115,6 +115,8 @@ def resolve(
         output = call.run(model, batch)
         given = logits_of(output)
         reference = loss_of(output) if reference is None and not given else reference
+    if not custom:
+        _refuse_contrast(call, model, batch, given)
     options = match_parts(given, labels, ignore=ignore)
     if not options:
         if labels and reference is None and not custom:
@@ -135,6 +137,25 @@ def resolve(
         _check_usual(options, likely, given, labels)
     found = None if custom or reference is None else _inside(model, reference, given, labels)
     return Objective(call, parts, given, reference is None and not custom, reference, found)
+
+
+def _refuse_contrast(call: Call, model: nn.Module, batch: Any, given: dict[str, Tensor]) -> None:
+    """Raise where the classes are the other samples of the batch, so that alone there is but one."""
+    size = call.samples.size(batch)
+    square = [name for name, value in given.items() if value.shape == (size, size)]
+    if size < 2 or not square:
+        return
+    try:
+        alone = logits_of(call.run(model, call.samples.take(batch, torch.tensor([0]), size=size)))
+    except (RuntimeError, ValueError, IndexError):  # a batch that cannot be divided says so itself
+        return
+    for name in square:
+        if name in alone and alone[name].shape == (1, 1):
+            raise ValueError(
+                f"{name} (B, B): the model compares each sample with the others of its batch, and has no loss of "
+                "one sample alone: pass losses=lambda model, batch: … that returns one loss a sample among "
+                "those given, such as F.cross_entropy(scores, torch.arange(len(scores)), reduction='none')"
+            )
 
 
 def _holds(

@@ -103,6 +103,8 @@ class Plan:
             given_losses(losses, call, model, batch)
             if score is None or score == "loss":
                 return cls(call, (), explained=False, losses_fn=losses)
+        else:
+            call.check_labels(batch)
         custom = loss_fn is not None or losses is not None
         ignore = IGNORE if loss_fn is None else loss_fn.ignore
         found = resolve(call, model, batch, custom=custom, ignore=ignore, rows=rows)
@@ -232,7 +234,7 @@ class Plan:
                 ) -> None:
                     for part in (part for part in self.parts if part.logits == name):
                         labels = self.labels_for(part, batch)
-                        rows = self._of_samples(part, rows_of(part, inputs, labels), batch)
+                        rows = self.of_samples(part, rows_of(part, inputs, labels), batch)
                         consume(part, replace(rows, head=forward), labels)
 
                 open_heads.enter_context(head.intercepted(intercept))
@@ -250,9 +252,9 @@ class Plan:
             check_labels(part, logits.shape, labels)
         if not part.has_classes:
             return logits
-        return self._of_samples(part, rows_of(part, logits, labels), batch)
+        return self.of_samples(part, rows_of(part, logits, labels), batch)
 
-    def _of_samples(self, part: Part, rows: Rows, batch: Any) -> Rows:
+    def of_samples(self, part: Part, rows: Rows, batch: Any) -> Rows:
         """Positions by the samples that they belong to, those of padding left out."""
         documents_BT = self.call.samples.documents(batch)
         if documents_BT is None:

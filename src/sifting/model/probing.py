@@ -22,10 +22,10 @@ def probe_rows(call: Call, batch: Any) -> Tensor | None:
     """Samples to find a plan with: some that have each of the labels; None where one has none.
 
     >>> probe_rows(Call(), (torch.zeros(5, 3), torch.tensor([1, 1, 2, -1, 0])))
-    tensor([0, 1, 2, 3])
+    tensor([0, 1, 2, 3, 4])
 
     Those that tell most are among them: another label than the first sample's (a weight of its
-    class), a negative one that torch does not know (−1 may mean none), the longest run of one
+    class), 0 and a negative one that torch does not know (both may mean none), the longest run of one
     label at the end (padding), and, among float labels, one that is no distribution.
     """
     size = call.samples.size(batch)
@@ -64,20 +64,29 @@ def _telling(flat_BX: Tensor, first: int) -> list[int]:
         tail_B = (flat_BX == flat_BX[:, -1:]).flip(1).long().cumprod(dim=1).sum(dim=1)
         longest = int(tail_B.argmax())
         found += [longest] if 1 < int(tail_B[longest]) < flat_BX.shape[1] else []
+    zero_B = (flat_BX == 0).any(dim=1)  # padding, perhaps
+    found += zero_B.nonzero().squeeze(1)[:1].tolist()
     odd_B = ((flat_BX < 0) & (flat_BX != IGNORE)).any(dim=1)
     return found + odd_B.nonzero().squeeze(1)[:1].tolist()
 
 
-def signature(call: Call, batch: Any) -> tuple[Any, ...]:
+def signature(call: Call, batch: Any, *, zeros: bool = False) -> tuple[Any, ...]:
     """What of a batch's labels a plan depends on: names, kinds, dimensions, odd numbers.
 
     >>> signature(Call(), (torch.zeros(2, 3), torch.tensor([1, -1])))
     (('labels', False, 1, -1),)
 
     A negative label other than −100 may mean none, or be wrong: it is looked into when it is met.
+
+    Args:
+        zeros: whether it is told apart if there is a 0, which means none where it is padding.
     """
     labels = call.labels_of(batch)
-    return tuple((n, v.is_floating_point(), v.ndim, _odd(v)) for n, v in sorted(labels.items()))
+    found = tuple((n, v.is_floating_point(), v.ndim, _odd(v)) for n, v in sorted(labels.items()))
+    if not zeros:
+        return found
+    whole = (v for v in labels.values() if not v.is_floating_point() and v.dtype != torch.bool)
+    return (*found, any(bool((v == 0).any()) for v in whole))
 
 
 def _odd(labels: Tensor) -> int | None:

@@ -55,8 +55,6 @@ def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | N
         round(share * updates) * config.accumulate for share in (config.warmup, arm.until)
     )
     more: dict[str, Any] = {"stop_step": max(1, warm, last)} if arm.until < 1 else {}
-    # an autopilot decides how many candidates it wants as it goes
-    draws = "batch" if problem.sized and arm.keep != "auto" else "samples"
     if arm.keep == "auto":
         held_out = None if problem.held_out is None else problem.held_out()
         more["trial"] = Trial(
@@ -78,7 +76,10 @@ def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | N
         scope=config.scope if world > 1 else "rank",
         seed=config.seed,
         **more,
-        **{"draws": draws, **problem.sifter},
+        **{
+            "draws": "batch" if problem.sized and arm.keep != "auto" else "samples",
+            **problem.sifter,
+        },
     )
 
 

@@ -153,6 +153,14 @@ class Engine:
         """Ask the run to save and stop after the update under way; a signal's name, for the record."""
         self._asked = reason
 
+    def cut_off(self, reason: str) -> str:
+        """Close the run folder of a run that cannot go on from where it is, but from its last checkpoint."""
+        if self.stopped_by is None:
+            self.stopped_by = reason
+            with suppress(OSError):
+                self._end("stopped")
+        return "stopped"
+
     def finish(self) -> str:
         """Close the run folder; returns the run's status."""
         status = "stopped" if self.stopped_by else "finished"

@@ -11,8 +11,8 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +81,12 @@ class RunFolder:
                 f"{(keep + 1) * checkpoint_bytes / 2**20:.0f} MiB: free some, or choose another folder"
             )
         folder = cls(path)
-        try:
+        with _writing(path):
             folder.checkpoints.folder.mkdir(parents=True, exist_ok=True)
             folder._about = {"format": FORMAT, "id": secrets.token_hex(8), "started": _now()}
             folder._write("config.json", config)
             folder._write("environment.json", environment())
             folder._status("running")
-        except OSError as error:
-            raise RunError(f"cannot write a run to {path}: {error}") from error
         return folder
 
     @staticmethod
@@ -134,17 +132,17 @@ class RunFolder:
         folder = cls(path)
         folder._about = about
         about["files"].pop("summary.json", None)  # of where it was stopped
-        files.drop_parts(path)
-        # first what the logs begin with, then the logs: whoever reads in between finds both true
-        about["logs"] = said
-        folder._status("running", logs=said)
-        for name, log in folder._logs.items():
-            kept = path / name
-            if kept.exists():
-                start = kept.read_bytes()[: said.get(name, {}).get("bytes", 0)]
-                files.write_bytes(kept, start)
-                log.add(start)
-        folder.checkpoints.drop(after=found.step or 0)
+        with _writing(path):
+            files.drop_parts(path)
+            # first what the logs begin with, then the logs: whoever reads in between finds both true
+            folder._status("running", logs=said)
+            for name, log in folder._logs.items():
+                kept = path / name
+                if kept.exists():
+                    start = kept.read_bytes()[: said.get(name, {}).get("bytes", 0)]
+                    files.write_bytes(kept, start)
+                    log.add(start)
+            folder.checkpoints.drop(after=found.step or 0)
         return folder
 
     @property
@@ -175,8 +173,9 @@ class RunFolder:
         before = self._about.get("files", {}).get(name)
         if before is not None and before == hashlib.sha256(files.json_bytes(content)).hexdigest():
             return
-        self._write(name, content)
-        self._status(str(self._about["status"]))
+        with _writing(self.path):
+            self._write(name, content)
+            self._status(str(self._about["status"]))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line of metrics, all of it or none."""
@@ -212,6 +211,14 @@ class RunFolder:
         if there or error.errno in DISK:
             return f"cannot write to {self.path}: {error.strerror or error}"
         return None
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunError(f"cannot write a run to {path}: {error}") from error
 
 
 def _now() -> str:

@@ -69,6 +69,51 @@ def test_it_is_done_once(
     assert same(first, tokenise(corpus, vocabulary, sentences=True, cache=tmp_path))
 
 
+@pytest.mark.parametrize("name", ["tokens.npy", "documents.npy", "report.json"])
+@pytest.mark.parametrize("how", ["flipped", "shortened", "deleted"])
+def test_a_damaged_cache_is_named_and_made_again(
+    name: str, how: str, vocabulary: Vocabulary, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = write(tmp_path / "text", 4)
+    tokens = tokenise(corpus, vocabulary, sentences=True, cache=tmp_path)
+    assert tokens.path is not None
+    expected = tokens.tokens_T.tolist()
+    file = tokens.path / name
+    source = bytearray(file.read_bytes())
+    source[-20] ^= 1
+    if how == "deleted":
+        file.unlink()
+    else:
+        file.write_bytes(source if how == "flipped" else source[:-20])
+    with caplog.at_level("INFO", logger="sifting"):
+        again = tokenise(corpus, vocabulary, sentences=True, cache=tmp_path)
+    assert again.tokens_T.tolist() == expected
+    assert name in caplog.text
+    assert "it is made again" in caplog.text
+
+
+def test_a_damaged_shard_is_made_again_with_those_after_it(
+    vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write(tmp_path / "text")
+    whole = tokenise(corpus, vocabulary, sentences=True, cache=tmp_path / "whole")
+
+    def stop(folder: Path, name: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(tokens, "_join", stop)
+        tokenise(corpus, vocabulary, sentences=True, cache=tmp_path / "cut", shard_megabytes=0.001)
+    (part,) = (tmp_path / "cut" / "tokens").glob("*.part")
+    shards = sorted(part.glob("shard-*"))
+    assert len(shards) > 3
+    (shards[1] / "tokens.npy").write_bytes(b"")
+    again = tokenise(
+        corpus, vocabulary, sentences=True, cache=tmp_path / "cut", shard_megabytes=0.001
+    )
+    assert same(whole, again)
+
+
 def test_one_other_byte_is_another_entry(vocabulary: Vocabulary, tmp_path: Path) -> None:
     first = tokenise(write(tmp_path / "text"), vocabulary, sentences=True, cache=tmp_path)
     path = tmp_path / "text" / "03.txt"

@@ -41,6 +41,16 @@ def test_one_is_trained_once_and_found_again(kind: str, corpus: Corpus, tmp_path
     assert len(list((tmp_path / "cache" / "vocabularies").glob("*.json"))) == 2
 
 
+def test_a_damaged_one_is_made_again(corpus: Corpus, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    first = train_vocabulary("bpe", corpus, size=300, dev_share=0.2, cache=cache)
+    (file,) = (cache / "vocabularies").glob("*.json")
+    for damaged in (b"", file.read_bytes().replace(b'"a"', b'"b"', 1)):
+        file.write_bytes(damaged)
+        again = train_vocabulary("bpe", corpus, size=300, dev_share=0.2, cache=cache)
+        assert again.fingerprint == first.fingerprint
+
+
 def test_training_gives_the_same_everywhere(corpus: Corpus, tmp_path: Path) -> None:
     one, two = (trained("wordpiece", corpus, tmp_path / name) for name in ("a", "b"))
     assert one.fingerprint == two.fingerprint

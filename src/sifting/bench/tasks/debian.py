@@ -6,6 +6,8 @@ Shapes: N texts, B of a batch, T tokens, H features.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -143,8 +145,26 @@ def make_encoder(config: DebianConfig) -> tuple[nn.Module, int]:
         make: Any = BertModel
         return make(BertConfig(**options), add_pooling_layer=False), 16
     load: Any = BertModel.from_pretrained
-    model = load(folder, num_hidden_layers=config.layers, add_pooling_layer=False)
+    with _quietly():  # layers that are left out on purpose would be reported as a mistake
+        model = load(folder, num_hidden_layers=config.layers, add_pooling_layer=False)
     return model, int(model.config.hidden_size)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without reports and progress bars of `transformers`."""
+    from transformers.utils import logging
+
+    told: Any = logging
+    before, bar = told.get_verbosity(), told.is_progress_bar_enabled()
+    told.set_verbosity_error()
+    told.disable_progress_bar()
+    try:
+        yield
+    finally:
+        told.set_verbosity(before)
+        if bar:
+            told.enable_progress_bar()
 
 
 def problem(config: DebianConfig, data: Data) -> Problem:

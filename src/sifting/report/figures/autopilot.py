@@ -32,6 +32,7 @@ def drawings(experiment: Experiment) -> Iterator[Drawing]:
             continue
         name = f"{clip(entry.curve.arm, 40)}, seed {entry.curve.seed}"
         table = decision_table(name, decided, tried)
+        end = max(float(entry.curve.steps[-1]) if len(entry.curve) else 0.0, decided[-1].update)
         yield Drawing(
             "evidence",
             GROUP,
@@ -46,24 +47,25 @@ def drawings(experiment: Experiment) -> Iterator[Drawing]:
                 Mark("arm", "agreement", AGREEMENT),
                 Mark("line", "random half"),
             ),
-            partial(_draw_evidence, decided),
+            partial(_draw_evidence, decided, end),
         )
-        marks = [Mark("arm", "candidates for each trained; a mark is a decision", KEPT)]
+        marks = [Mark("arm", "ratio; mark: decision", KEPT)]
         if tried:
-            marks.append(Mark("arm", "trial; crossed out: harm", TRIED))
+            marks.append(Mark("arm", "trial; ×: harm", TRIED))
         yield Drawing(
             "ratio",
             GROUP,
             f"What it did ({name})",
-            "How many candidates were drawn for each sample that was trained: 1 is plain training.",
+            "The ratio: how many candidates were drawn for each sample that was trained; 1 is plain training. "
+            "Decisions that changed it are marked, and trials, at the ratio that was tried.",
             table,
             tuple(marks),
-            partial(_draw_ratio, decided, tried),
+            partial(_draw_ratio, decided, tried, end),
         )
         return
 
 
-def _draw_evidence(decided: Sequence[Decided], canvas: Canvas) -> Figure:
+def _draw_evidence(decided: Sequence[Decided], end: float, canvas: Canvas) -> Figure:
     figure, axes = new_axes(canvas)
     for index, name in ((SHARE, "share"), (KEPT_LOSS, "kept_loss"), (AGREEMENT, "agreement")):
         points = [(one.update, getattr(one, name)) for one in decided]
@@ -81,15 +83,17 @@ def _draw_evidence(decided: Sequence[Decided], canvas: Canvas) -> Figure:
     low, high = axes.get_ylim()
     axes.set_ylim(min(0.0, max(low, -1.0)), max(high, 1.05))
     axes.set_ylabel("share; agreement")
-    _over_updates(axes, decided)
+    _over_updates(axes, end)
     return figure
 
 
-def _draw_ratio(decided: Sequence[Decided], tried: Sequence[Tried], canvas: Canvas) -> Figure:
+def _draw_ratio(
+    decided: Sequence[Decided], tried: Sequence[Tried], end: float, canvas: Canvas
+) -> Figure:
     figure, axes = new_axes(canvas)
     colour = canvas.palette.of(KEPT)
-    updates = [0.0, *(one.update for one in decided)]
-    ratios = [1.0, *(one.ratio for one in decided)]
+    updates = [0.0, *(one.update for one in decided), end]
+    ratios = [1.0, *(one.ratio for one in decided), decided[-1].ratio]
     axes.step(updates, ratios, where="post", color=colour, linewidth=1.9)
     changes = [(one.update, one.ratio) for one in decided if one.changed]
     if changes:
@@ -116,11 +120,11 @@ def _draw_ratio(decided: Sequence[Decided], tried: Sequence[Tried], canvas: Canv
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_ylim(0.85, 1.2 * top)
     axes.set_ylabel("candidates for each trained")
-    _over_updates(axes, decided)
+    _over_updates(axes, end)
     return figure
 
 
-def _over_updates(axes: Axes, decided: Sequence[Decided]) -> None:
-    axes.set_xlim(0, 1.04 * max(one.update for one in decided) or 1.0)
+def _over_updates(axes: Axes, end: float) -> None:
+    axes.set_xlim(0, 1.02 * end or 1.0)
     axes.set_xlabel("updates")
     axes.xaxis.set_major_formatter(lambda value, _: thousands(value))

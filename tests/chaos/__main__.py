@@ -1,0 +1,106 @@
+"""Interruptions, damaged files and failing writes, by the hundred; each end is right, or refused by name.
+
+    python -m tests.chaos --out FOLDER [--seed 0]        # goes on where it was stopped
+    python -m tests.chaos --out FOLDER --short           # a part of a few seconds
+
+Every case is made from the seed and its number. Prints a table of counts; exits 1 if a case is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from sifting.markdown import table
+from tests.chaos.cases import Site, cases
+from tests.chaos.runs import prepare
+
+
+def counts(results: list[dict[str, Any]]) -> list[list[str]]:
+    """Rows of the table: what was attacked, how often, and how it ended."""
+    found: dict[str, Counter[str]] = {}
+    for result in results:
+        kind, label = result["case"].split()[0], ""
+        if kind == "kill":
+            for name in result["signals"]:
+                label = f"{name}, then gone on with"
+                found.setdefault(label, Counter())["wrong" if result["wrong"] else "right"] += 1
+            continue
+        if kind == "damage":
+            label = f"file {result['way']}, of {WORDS[result['of']]}"
+        else:
+            label = f"a write fails with {result['error']}, then gone on with"
+        found.setdefault(label, Counter())["wrong" if result["wrong"] else result["how"]] += 1
+    order = sorted(
+        found, key=lambda label: (label.startswith("file"), label.startswith("a write"), label)
+    )
+    return [
+        [label, str(sum(found[label].values())), *(str(found[label][how]) for how in HOWS)]
+        for label in order
+    ]
+
+
+HOWS = ("right", "refused", "wrong")
+WORDS = {"whole": "a finished run", "interrupted": "an interrupted run", "cache": "the cache"}
+
+
+def main() -> int:
+    """Run what is left, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kills", type=int, default=90, help="chains of up to five interruptions")
+    parser.add_argument("--damages", type=int, default=560)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--only", choices=["kill", "damage", "write"])
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    args.out.mkdir(parents=True, exist_ok=True)
+    prepare(args.out.absolute())
+    site = Site(args.out.absolute(), args.seed, short=args.short)
+    path = args.out / f"results-{args.seed}.jsonl"
+    results = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    done = {result["case"] for result in results}
+    print(f"seed {args.seed}: {len(done)} cases are done", flush=True)
+    size: dict[str, Any] = {
+        "kills": args.kills,
+        "damages": args.damages,
+        "writes": ("mine", "compare", "bert"),
+        "some": None,
+    }
+    if args.short:
+        size = {"kills": 2, "damages": 12, "writes": ("mine",), "some": 3}
+    if args.only:
+        size |= {
+            n: 0 if n != "writes" else ()
+            for n in ("kills", "damages", "writes")
+            if not n.startswith(args.only)
+        }
+    for name, attack in cases(site, **size):
+        if name in done:
+            continue
+        result = {"case": name, **attack()}
+        results.append(result)
+        with path.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+        if result["wrong"]:
+            print(f"{name}: {json.dumps(result)}", flush=True)
+        else:
+            shutil.rmtree(site.work / "cases", ignore_errors=True)
+        if len(results) % 20 == 0:
+            print(
+                f"{len(results)} cases, {sum(bool(r['wrong']) for r in results)} wrong", flush=True
+            )
+    print(table(["attack", "cases", *HOWS], counts(results)))
+    wrong = sum(bool(result["wrong"]) for result in results)
+    print(f"seed {args.seed}: {len(results)} cases, {wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
