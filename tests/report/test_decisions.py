@@ -8,7 +8,7 @@ from typing import Any
 
 from sifting.report import collect
 from sifting.report.decisions import read_decisions
-from sifting.report.figures import drawings
+from sifting.report.figures import autopilot, drawings
 from sifting.report.page import page
 from tests.helpers.run_folders import made, write
 
@@ -106,10 +106,12 @@ def test_runs_without_an_autopilot_have_no_such_figure(tmp_path: Path) -> None:
 
 
 def test_damaged_records_are_left_out(tmp_path: Path) -> None:
-    (experiment,) = collect([folder_of(tmp_path, DAMAGED)]).experiments
+    (experiment,) = collect([folder_of(tmp_path, RECORDS)]).experiments
     entry = next(e for e in experiment.entries if e.curve.arm == "auto")
-    decided, tried = read_decisions(entry)
+    damaged = replace(entry, run=replace(entry.run, metrics=DAMAGED))
+    decided, tried = read_decisions(damaged)
     assert [one.update for one in decided] == [320]
     assert decided[0].share != decided[0].share
     assert not tried
-    assert all(drawing.file("svg") for drawing in drawings(experiment))
+    shown = replace(experiment, entries=(damaged,))
+    assert all(drawing.file("svg") for drawing in autopilot.drawings(shown))
