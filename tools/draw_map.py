@@ -56,6 +56,7 @@ ORDER = [
     "report",
     "recipes",
     "compare",
+    "advice",
     "bench",
     "cli",
 ]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sifting._version import __version__
 
 if TYPE_CHECKING:
+    from sifting.advice.observing import advise
     from sifting.autopilot.trial import Trial
     from sifting.exits.additive import AdditiveExit
     from sifting.exits.base import Exit
@@ -38,6 +39,7 @@ __all__ = [
     "Trial",
     "TunedExit",
     "__version__",
+    "advise",
 ]
 
 _HOME = {
@@ -51,6 +53,7 @@ _HOME = {
     "Stats": "measure.stats",
     "Trial": "autopilot.trial",
     "TunedExit": "exits.tuned",
+    "advise": "advice.observing",
 }
 
 

@@ -8,11 +8,15 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sifting.autopilot.pieces import Pieces
+from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.trial import Trial
+from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor, warn_user
+from sifting.measure.meter import Meter
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.objective import PerSampleLoss, Score
@@ -78,6 +82,19 @@ def check_auto(keep: Any, *, policy: Any, draws: str, scope: str, trial: Trial |
             )
     if trial is not None and not isinstance(trial, Trial):
         raise TypeError(f"trial={trial!r}: give a sifting.Trial(held_out=…)")
+
+
+def make_pilot(
+    scorer: Scorer, exit: AutoExit, *, meter: Meter, rule: Rule, trial: Trial | None, seed: int
+) -> Pilot:
+    """The autopilot, with trials where the loop's step is known."""
+    pilot = Pilot(scorer, exit, meter=meter, explore=rule.explore, trial=trial)
+    if trial is not None and trial.loss is not None:
+        rank = dist.get_rank() if in_use() else 0
+        own = seed + 1_000_003 * (rank + 1)  # each rank draws its own
+        pieces = Pieces(scorer, exit, rule=rule, trial=trial, meter=meter, seed=own)
+        pilot.trials = Trials(pieces, pilot.held_out)
+    return pilot
 
 
 def make_rule(

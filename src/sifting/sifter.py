@@ -26,6 +26,7 @@ from sifting.compose import (
     group_of,
     join_ranks,
     make_competing,
+    make_pilot,
     make_rule,
     make_scorer,
     one_of,
@@ -185,8 +186,8 @@ class Sifter:
         )
         self.pilot: Pilot | None = None
         if isinstance(self.exit, AutoExit) and keep == AUTO:
-            self.pilot = keep = Pilot(
-                self._scorer, self.exit, meter=self.meter, explore=self.rule.explore, trial=trial
+            self.pilot = keep = make_pilot(
+                self._scorer, self.exit, meter=self.meter, rule=self.rule, trial=trial, seed=seed
             )
         assert not isinstance(keep, str)
         assert keep is not None

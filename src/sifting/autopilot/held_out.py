@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from sifting.autopilot.average import AveragedWeights
-from sifting.autopilot.looks import LookPlan, plan_looks
-from sifting.autopilot.options import LADDER
+from sifting.autopilot.looks import FORWARD, LOOKING, LookPlan, plan_looks
+from sifting.autopilot.options import LADDER, Option
 from sifting.autopilot.trial import Trial, read_held_out
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.measure.learning import Progress, progress
 from sifting.measure.meter import Meter
+from sifting.rng import RandomState
 
 SETTLED = 0.04  # error of a share that earlier looks need not lower
 MOST = 10_000  # held-out samples that are kept at most
@@ -37,12 +38,14 @@ class HeldOut:
         trial: where the samples are, and how long the run is.
 
     Attributes:
-        progress: of the last looks, by scorer.
+        progress: of the last looks, by scorer and ratio.
+        budget: share of the run's updates that looks, and trials beside them, may take.
     """
 
     def __init__(self, scorer: Scorer, exit: AutoExit, *, meter: Meter, trial: Trial) -> None:
         self.scorer, self.exit, self.meter, self.trial = scorer, exit, meter, trial
-        self.progress: dict[str, list[Progress]] = {}
+        self.progress: dict[Option, list[Progress]] = {}
+        self.budget = LOOKING
         self._plan: LookPlan | None = None
         self._average: AveragedWeights | None = None
         self._batches: list[Any] = []
@@ -51,7 +54,7 @@ class HeldOut:
 
     def plan_with(self, size: int, there: int) -> LookPlan:
         """When to look, given the size of a step and how many held-out samples there are."""
-        return plan_looks(self.trial.updates, batch=size, held_out=there)
+        return plan_looks(self.trial.updates, batch=size, held_out=there, budget=self.budget)
 
     @property
     def looks(self) -> bool:
@@ -80,7 +83,11 @@ class HeldOut:
         if self.trial.held_out is None or not self.exit.looks:
             return
         samples, saved = self.scorer.call.samples, self._saved
-        batches = read_held_out(self.trial.held_out, most=MOST, size=samples.size)
+        streams = RandomState.now()  # a loader of held-out samples may draw from them
+        try:
+            batches = read_held_out(self.trial.held_out, most=MOST, size=samples.size)
+        finally:
+            streams.restore()
         if not batches:
             raise ValueError(
                 "held_out= of the Trial holds no batch: give samples that are not trained"
@@ -109,25 +116,33 @@ class HeldOut:
     def look(self, step: int) -> None:
         """Take the losses as the averaged weights have them, and note where they fell."""
         assert self._average is not None
-        losses, scores = [], []
         with self._average.in_place():
-            for batch in self._batches:
-                found = self.scorer.examine(batch, early=False)
-                if found is None:
-                    return
-                losses += [exact_B.float().cpu() for exact_B, *_ in found]
-                scored = self.scorer.rehearse(batch, None, learn=False)
-                scores.append(scored[self.exit.looks].float().cpu())
+            now_M = self.losses()
+            if now_M is None:
+                return
+            scored = [self.scorer.rehearse(batch, None, learn=False) for batch in self._batches]
+        scores_M = torch.cat([found[self.exit.looks].float().cpu() for found in scored])
         # a loss above that of guessing says that a label is wrong, or rare, and by chance how much
-        now_M, scores_M = torch.cat(losses).clamp_max(self._guessing()), torch.cat(scores)
-        self.meter.counts["held_out_seen"] += len(now_M)
+        now_M = now_M.clamp_max(self._guessing())
         if self._seen:
-            self._note(self.exit.looks, progress(self._seen[-1], now_M, scores_M, LADDER[0]))
+            self._note(self.exit.looks, self._seen[-1], now_M, scores_M)
         if len(self._seen) > 1:
             # ranked by a look before the one that progress is counted from: else what was high by
             # chance, and falls back, would look like progress
-            self._note(MEMORY, progress(self._seen[-1], now_M, self._seen[-2], LADDER[0]))
+            self._note(MEMORY, self._seen[-1], now_M, self._seen[-2])
         self._seen = [*self._seen[-1:], now_M]
+
+    def losses(self) -> Tensor | None:
+        """Losses of the samples as the weights are; None where they have no exact ones."""
+        losses = []
+        for batch in self._batches:
+            found = self.scorer.examine(batch, early=False)
+            if found is None:
+                return None
+            losses += [exact_B.float().cpu() for exact_B, *_ in found]
+        losses_M = torch.cat(losses)
+        self.meter.counts["held_out_seen"] += len(losses_M)
+        return losses_M
 
     def _guessing(self) -> float:
         """The loss of guessing among all classes; infinite where there are none."""
@@ -137,13 +152,39 @@ class HeldOut:
         shape = plan.shapes.get(plan.parts[0].logits, ())
         return math.log(shape[-1]) if plan.parts[0].has_classes and shape else math.inf
 
-    def _note(self, scorer: str, found: Progress) -> None:
-        self.progress[scorer] = [*self.progress.get(scorer, [])[-3:], found]
+    def _note(self, scorer: str, before_M: Tensor, now_M: Tensor, scores_M: Tensor) -> None:
+        for ratio in LADDER:
+            option = Option(scorer, ratio)
+            found = progress(before_M, now_M, scores_M, ratio)
+            self.progress[option] = [*self.progress.get(option, [])[-3:], found]
 
-    def recent(self, scorer: str) -> Progress | None:
+    def spent(self, step: int, size: int) -> tuple[float, float]:
+        """Steps' worth of time that looks take in all, those to come too; and that of one look.
+
+        Args:
+            step: how many are over.
+            size: samples of a step.
+        """
+        assert self._plan is not None
+        one = self._plan.samples * FORWARD / size
+        last = self.trial.updates or step
+        to_come = sum(step < due <= last for due in self._plan.steps)
+        return self.meter.counts["held_out_seen"] * FORWARD / size + to_come * one, one
+
+    def shares(self) -> list[dict[str, Any]]:
+        """Learning shares of every scorer at every ratio, for the log."""
+        found = []
+        for option in self.progress:
+            recent = self.recent(option)
+            if recent is not None and recent.kept + recent.rest > 0:
+                share = {"share": recent.share, "error": recent.error}
+                found.append({"scorer": option.scorer, "ratio": option.ratio, **share})
+        return found
+
+    def recent(self, option: Option) -> Progress | None:
         """Progress over the last look, and the ones before it while it says too little."""
         whole: Progress | None = None
-        for found in reversed(self.progress.get(scorer, [])):
+        for found in reversed(self.progress.get(option, [])):
             whole = found if whole is None else whole + found
             if whole.error <= SETTLED:
                 break
@@ -157,17 +198,17 @@ class HeldOut:
             "samples": self._plan.samples,
             "average": None if self._average is None else self._average.state_dict(),
             "seen": list(self._seen),
-            "progress": {
-                name: [list(vars(one).values()) for one in found]
-                for name, found in self.progress.items()
-            },
+            "progress": [
+                [option.scorer, option.ratio, [list(vars(one).values()) for one in found]]
+                for option, found in self.progress.items()
+            ],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave; the samples are read again."""
         progress = {
-            str(name): [Progress(*map(float, one)) for one in found]
-            for name, found in state.get("progress", {}).items()
+            Option(str(scorer), int(ratio)): [Progress(*map(float, one)) for one in found]
+            for scorer, ratio, found in state.get("progress", [])
         }
         self._seen, self.progress = list(state.get("seen", [])), progress
         self._plan, self._average, self._batches = None, None, []

@@ -32,19 +32,22 @@ class LookPlan:
         return step in self.steps
 
 
-def plan_looks(steps: int | None, *, batch: int, held_out: int) -> LookPlan:
+def plan_looks(
+    steps: int | None, *, batch: int, held_out: int, budget: float = LOOKING
+) -> LookPlan:
     """Looks that cost at most a fixed share of the run.
 
     Args:
         steps: planned; None where the end is not known, and looks come ever more seldom.
         batch: samples of a step.
         held_out: samples there are.
+        budget: that share.
     """
     if steps is None:
         times = tuple(UNPLANNED * 2**k for k in range(24))
-        affordable = int(LOOKING * UNPLANNED * batch / FORWARD)
+        affordable = int(budget * UNPLANNED * batch / FORWARD)
     else:
         times = tuple(sorted({max(1, round(f * steps)) for f in FRACTIONS}))
-        affordable = int(LOOKING * steps * batch / FORWARD / len(times))
+        affordable = int(budget * steps * batch / FORWARD / len(times))
     samples = min(held_out, affordable)
     return LookPlan(times if samples >= FEWEST else (), samples)

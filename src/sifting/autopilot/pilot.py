@@ -1,9 +1,9 @@
 """The autopilot: gathers evidence while training goes on, looks at held-out samples, decides.
 
 plain step ─▶ scores of every scorer ─▶ the user's forward: exact losses ─▶ evidence
-look ─▶ held-out losses at averaged weights ─▶ where progress was made ─▶ decision
+look ─▶ held-out losses at averaged weights ─▶ where progress was made ─▶ trial ─▶ decision
 
-Shapes: B samples of a step, M held-out samples.
+Shapes: B samples of a step.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from sifting.autopilot.looks import FORWARD
 from sifting.autopilot.options import LADDER, PLAIN, Decision, Judged, Option
 from sifting.autopilot.pacing import Pacing
 from sifting.autopilot.trial import Trial
+from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.measure.learning import Progress, speedup
@@ -63,6 +64,8 @@ class Pilot:
         self.records: list[dict[str, Any]] = []  # for the log, until it takes them
         self.ranks: Ranks | None = None
         self.rehearsing = False
+        self.acts = True  # whether what is decided is done, or only told
+        self.trials: Trials | None = None  # of options, before they are taken up
         self.held_out = HeldOut(scorer, exit, meter=meter, trial=trial or Trial())
         self.pacing = Pacing((trial or Trial()).updates)
         self._last_layer = LastLayer(scorer.model)
@@ -73,7 +76,7 @@ class Pilot:
 
     def __call__(self, step: int) -> float:
         """Share of the candidates that is kept, as `keep=` takes it."""
-        return 1 / self.decision.option.ratio
+        return 1 / self.decision.option.ratio if self.acts else 1.0
 
     def __repr__(self) -> str:
         return "'auto'"
@@ -98,6 +101,8 @@ class Pilot:
         Returns every scorer's scores, to be handed back with the batch's losses; None mostly.
         """
         step, self._met = self._met, self._met + 1
+        if self.trials is not None:
+            self.trials.pieces.note(ids)
         if self.rehearsing or selected or not self.pacing.due(step):
             return None
         begin = now()
@@ -170,9 +175,9 @@ class Pilot:
         if self.held_out.due(step):
             with self.meter.time("auditing", self.scorer.device):
                 self.held_out.look(step)
-            self._decide(step)
+                self._decide(step, size)
         elif not self.held_out.looks and step % DECIDE_EVERY == 0:
-            self._decide(step)
+            self._decide(step, size)
 
     def _give_up(self, step: int) -> None:
         """Say, once, that choosing takes too long here to pay."""
@@ -188,7 +193,7 @@ class Pilot:
             evidence = Evidence.joined(self.ranks.gather(evidence))
         found = []
         for scorer in self.exit.scorers:
-            recent = self.held_out.recent(scorer)
+            recent = self.held_out.recent(Option(scorer, LADDER[0]))
             for ratio in LADDER:
                 option = Option(scorer, ratio)
                 cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
@@ -200,6 +205,7 @@ class Pilot:
                     cost,
                     kept_loss=evidence.kept_loss(option),
                     agreement=evidence.agreement(option),
+                    vetoed=self._vetoed(option),
                 )
                 if recent is not None and scorer == MEMORY:
                     one = replace(one, learnable=recent.share - 2 * recent.error > LEARNABLE)
@@ -213,21 +219,23 @@ class Pilot:
         if math.isnan(share) or math.isinf(error):  # no progress at all: nothing to be had
             return replace(one, share=0.0, error=0.0, speedup=0.0)
         gross = speedup(min(share, 1.0), ratio=one.option.ratio, explore=self.explore)
-        using = self.option == one.option
+        using = self.option == one.option and self.acts
         return replace(
             one,
             share=share,
             error=error,
             speedup=gross / (1 + cost),
-            forgets=using and self.held_out.progress[one.option.scorer][-1].forgets,
+            forgets=using and self.held_out.progress[one.option][-1].forgets,
         )
 
-    def _decide(self, step: int) -> None:
+    def _decide(self, step: int, size: int) -> None:
         judged = self.judge()
-        option, why = decide(judged, self.option, held_out=self.held_out.looks)
-        if self.ranks is not None:  # the first rank's word: sums may differ in their last bits
-            plain = self.ranks.gather((option, why))[0]
-            option, why = plain
+        option, why = self._chosen(judged)
+        while option not in (PLAIN, self.option) and self._harms(option, judged, step, size):
+            judged = [replace(one, vetoed=self._vetoed(one.option)) for one in judged]
+            option, why = self._chosen(judged)
+        if self.trials is not None:
+            self.records += self.trials.take_records()
         gain = next((expected(one) for one in judged if one.option == option), 1.0)
         made = Decision(step, option, why, max(1.0, gain), tuple(judged))
         changed = option != self.option
@@ -240,7 +248,29 @@ class Pilot:
     def _record(self, made: Decision, *, changed: bool) -> None:
         plain = made.to_plain()
         about = {"kind": "decision", "batch": plain.pop("step"), "changed": changed}
-        self.records.append({**about, **plain, "judged": [one.to_plain() for one in made.judged]})
+        self.records.append(
+            {
+                **about,
+                **plain,
+                "judged": [one.to_plain() for one in made.judged],
+                "shares": self.held_out.shares(),
+            }
+        )
+
+    def _chosen(self, judged: Sequence[Judged]) -> tuple[Option, str]:
+        """What `decide` says; the first rank's word: sums may differ in their last bits."""
+        found = decide(judged, self.option, held_out=self.held_out.looks)
+        return found if self.ranks is None else self.ranks.gather(found)[0]
+
+    def _harms(self, option: Option, judged: Sequence[Judged], step: int, size: int) -> bool:
+        """Whether a trial finds harm in an option; on all ranks alike."""
+        if self.trials is None:
+            return False
+        cost = next(one.cost for one in judged if one.option == option)
+        return self.trials.harms(option, cost, step=step, size=size, ranks=self.ranks)
+
+    def _vetoed(self, option: Option) -> bool:
+        return self.trials is not None and self.trials.vetoed(option, self._done)
 
     def rehearse(self) -> None:
         """Choose one in two by what looks at samples from now on, whatever it is worth: to be timed."""
@@ -256,7 +286,7 @@ class Pilot:
         """What `Stats` says of it."""
         scorer = self.option.scorer or self.exit.looks or MEMORY
         option = Option(scorer, LADDER[0])
-        recent = self.held_out.recent(scorer) if scorer != MEMORY else None
+        recent = self.held_out.recent(option) if scorer != MEMORY else None
         return {
             "option": f"keeps {self.option}",
             "since": self.decision.step,
@@ -279,6 +309,7 @@ class Pilot:
             "steps": [self._met, self._done],
             "gained": self._gained,
             "held_out": self.held_out.state_dict(),
+            "trials": None if self.trials is None else self.trials.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -296,3 +327,5 @@ class Pilot:
         self._gained = found.number("gained")
         self._met, self._done = steps
         self.held_out.load_state_dict(state["held_out"])
+        if self.trials is not None and state["trials"] is not None:
+            self.trials.load_state_dict(state["trials"])

@@ -29,14 +29,28 @@ class Trial:
         updates: batches that the whole run trains, where it is known: looks are planned by it.
         loss: `loss(model, batch)`, a scalar to go backward from.
         optimizer: over the model's parameters.
+        accumulate: batches whose gradients make one update.
+        clip: largest norm of the gradient; None for any.
     """
 
     held_out: Iterable[Any] | None = None
     updates: int | None = None
     loss: Callable[[nn.Module, Any], Tensor] | None = None
     optimizer: Optimizer | None = None
+    accumulate: int = 1
+    clip: float | None = None
 
     def __post_init__(self) -> None:
+        if (
+            isinstance(self.accumulate, bool)
+            or not isinstance(self.accumulate, int)
+            or self.accumulate < 1
+        ):
+            raise ValueError(
+                f"accumulate={self.accumulate!r}: give the number of batches that make an update"
+            )
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip={self.clip!r} must be above 0, or None")
         if self.updates is not None and (
             isinstance(self.updates, bool) or not isinstance(self.updates, int) or self.updates < 1
         ):

@@ -11,6 +11,11 @@ from sifting._version import __version__
 
 # name -> (module whose `main(argv) -> int` does the job, one line for --help, extra it needs)
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "advise": (
+        "sifting.cli.advise",
+        "will selection pay on your model and data, how, and how much? along a plain run",
+        "recipes",
+    ),
     "bench": (
         "sifting.cli.bench",
         "a dozen real tasks, every arm and control, one table: where does it pay?",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,8 +15,9 @@ from pathlib import Path
 import torch
 
 from sifting.compare.budget import Work
+from sifting.compare.readings import Reading, doubt_of, tables_of
 from sifting.compare.workload import Workload, seed_all
-from sifting.measure.clocks import COUNTED, OPERATIONS, UPDATE
+from sifting.measure.clocks import COUNTED, OPERATIONS
 from sifting.measure.stopwatch import Clock, timed_by
 from sifting.selection.schedule import Schedule
 from sifting.training.arms import find_arm
@@ -29,7 +29,6 @@ from sifting.training.run_folder import RunError
 
 FIRST = 3  # rounds left out, in which caches and allocators fill
 FEWEST, MOST, LIMIT = 8, 60, 60.0  # rounds, and seconds after which the fewest will do
-SPAN = 200  # updates whose time is compared to see how much noise is left
 FAR = 10_000  # planned updates of a trial: its learning rate stays where the schedule starts
 
 
@@ -118,8 +117,7 @@ class Trial:
             "candidates_seen": stats.candidates_seen,
             "selections": stats.selections,
             "audits": stats.audits,
-            "looking": 0.0,
-            "held_out_seen": 0,
+            **dict.fromkeys(("looking", "held_out_seen", "trials", "trial_updates"), 0),
         }
 
     def _check_size(self) -> None:
@@ -173,20 +171,6 @@ class Trial:
         )
 
 
-@dataclass(frozen=True)
-class Reading:
-    """Times of an arm's operations, one for each round."""
-
-    times: Mapping[str, Sequence[float]]
-    work: Work
-    batch: int
-    same: str
-    samples: int  # of an update
-    checkpoint_bytes: int = 0
-    constant_lr: bool = False
-    diverged: bool = False
-
-
 def calibrate(
     workload: Workload,
     configs: Mapping[str, RunConfig],
@@ -237,14 +221,14 @@ def calibrate(
             "the learning rate, or clip"
         )
     return Calibration(
-        tables=_tables(readings),
+        tables=tables_of(readings),
         work={name: reading.work for name, reading in readings.items()},
         batches={name: reading.batch for name, reading in readings.items()},
         same={name: reading.same for name, reading in readings.items()},
         rounds=min(len(r.times["forward"]) for r in readings.values() if not r.diverged),
         evaluation=evaluation,
         load=(before, _load()),
-        doubt=_doubt(readings),
+        doubt=doubt_of(readings),
         checkpoint_bytes=max(reading.checkpoint_bytes for reading in readings.values()),
         constant_lr=any(reading.constant_lr for reading in readings.values()),
         diverged=tuple(name for name, reading in readings.items() if reading.diverged),
@@ -302,48 +286,6 @@ def _evaluated(workload: Workload, problem: Problem) -> float:
                 "written to the log: give a plain number, e.g. by .item()"
             ) from error
     return spent
-
-
-def _tables(readings: Mapping[str, Reading]) -> dict[str, dict[str, float]]:
-    """A median for each operation, over the arms for which it is the same work."""
-    shared: dict[tuple[str, object], list[float]] = {}
-    for reading in readings.values():
-        for name, key in _pools(reading):
-            shared.setdefault((name, key), []).extend(reading.times[name])
-    tables = {}
-    for arm, reading in readings.items():
-        times = {name: list(reading.times[name]) for name in OPERATIONS}
-        times.update({name: shared[name, key] for name, key in _pools(reading)})
-        tables[arm] = {
-            name: statistics.median(found) if found else 0.0 for name, found in times.items()
-        }
-        # no more than a sample's part of a training forward
-        tables[arm]["looking"] = tables[arm]["forward"] / reading.samples
-    return tables
-
-
-def _doubt(readings: Mapping[str, Reading]) -> dict[str, float]:
-    """How far two tables, each from every other round, differ in an arm's time over the first's."""
-    ratios: list[dict[str, float]] = []
-    for half in (0, 1):
-        part = {
-            arm: replace(reading, times={k: v[half::2] for k, v in reading.times.items()})
-            for arm, reading in readings.items()
-        }
-        spent = {
-            arm: readings[arm].work.seconds(table, SPAN) for arm, table in _tables(part).items()
-        }
-        ratios.append({arm: value / next(iter(spent.values())) for arm, value in spent.items()})
-    one, other = ratios
-    return {
-        arm: 0.0 if reading.diverged else abs(one[arm] - other[arm]) / (one[arm] + other[arm])
-        for arm, reading in readings.items()
-    }
-
-
-def _pools(reading: Reading) -> list[tuple[str, object]]:
-    """The operations that arms share, and what they have to have in common for it."""
-    return [*((name, reading.same) for name in UPDATE), ("data", reading.work.candidates)]
 
 
 def _load() -> float | None:

@@ -194,6 +194,11 @@ class Scorer:
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         self.autocast = DTYPES.index(dtype) if dtype in DTYPES else 0
 
+    @property
+    def autocasts(self) -> torch.dtype | None:
+        """The precision of the user's training forward, where autocast is open in it."""
+        return DTYPES[self.autocast]
+
     def moved(self, batch: Any) -> Any:
         """A batch on the model's device."""
         return to_device(batch, self.device)
@@ -204,16 +209,21 @@ class Scorer:
 
     @contextmanager
     def _pass(self) -> Iterator[None]:
-        self.active = True
-        try:
-            with no_trace(self.model), self._mirrored_autocast():
-                yield
-        finally:
-            self.active = False
+        with self.busy(), no_trace(self.model), self.mirrored_autocast():
+            yield
 
-    def _mirrored_autocast(self) -> AbstractContextManager[Any]:
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """While open, forwards of the model are not the user's own."""
+        before, self.active = self.active, True
+        try:
+            yield
+        finally:
+            self.active = before
+
+    def mirrored_autocast(self) -> AbstractContextManager[Any]:
         """The autocast of the user's training forward, which is open only in the loop's body."""
-        device, dtype = self.device.type, DTYPES[self.autocast]
+        device, dtype = self.device.type, self.autocasts
         if dtype is None or torch.is_autocast_enabled(device):
             return nullcontext()
         return torch.autocast(device, dtype=dtype)

@@ -33,6 +33,7 @@ class Meter:
         "audits",
         "rehearsals",
         "held_out_seen",
+        "trial_updates",
     )
     CLOCKS = ("scoring", "auditing", "between", "loading")
     FIGURES = ("recall", "rank_correlation", "rho_approx", "misclassified")  # of an audit
@@ -125,6 +126,7 @@ class Meter:
             audits=counts["audits"],
             rehearsals=counts["rehearsals"],
             held_out_seen=counts["held_out_seen"],
+            trial_updates=counts["trial_updates"],
             recall=recall,
             rank_correlation=correlation,
             rho_approx=rho,

@@ -34,6 +34,7 @@ class Stats(Mapping[str, Any]):
         audits: candidate batches whose exact losses were computed.
         rehearsals: batches that were scored for comparing scorers, with nothing chosen from them.
         held_out_seen: held-out samples that the autopilot has looked at, each as often as it did.
+        trial_updates: plain updates whose time the autopilot's trials took.
         recall, rank_correlation, rho_approx: see `Quality`; means over the last audits, None
             before the first.
         rho_explored: ρ_approx measured in the training step from the random picks (`explore`),
@@ -61,6 +62,7 @@ class Stats(Mapping[str, Any]):
     audits: int
     rehearsals: int
     held_out_seen: int
+    trial_updates: int
     recall: float | None
     rank_correlation: float | None
     rho_approx: float | None
@@ -141,7 +143,7 @@ def reduced(parts: Sequence[tuple[Stats, tuple[float, float] | None]]) -> Stats:
     found.update({name: stats[0][name] for name in (*words, "since")})
     for name in ("candidates_seen", "samples_trained"):
         found[name] = sum(own[name] for own in stats)
-    for name in ("steps", "selections", "audits", "rehearsals", "held_out_seen"):
+    for name in ("steps", "selections", "audits", "rehearsals", "held_out_seen", "trial_updates"):
         found[name] = max(own[name] for own in stats)
     sums = [sum(column) for column in zip(*(m for _, m in parts if m is not None), strict=True)]
     found["rho_explored"] = sums[0] / sums[1] if sums and sums[1] > 0 else None

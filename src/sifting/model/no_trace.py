@@ -30,7 +30,7 @@ def no_trace(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     # model.compile() replaces the call itself, past every hook and every change of the modules
     compiled = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl]
-    buffers = [(module, _copies(module)) for module in model.modules() if not _pure(module)]
+    buffers = [(module, buffers_of(module)) for module in model.modules() if not _pure(module)]
     devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
     streams = RandomState.now()
     try:
@@ -51,7 +51,7 @@ def no_trace(model: nn.Module) -> Iterator[None]:
         for module, call in compiled:
             module._compiled_call_impl = call
         for module, copies in buffers:
-            _put_back(module, copies)
+            put_buffers_back(module, copies)
         streams.restore()
 
 
@@ -60,7 +60,7 @@ def _pure(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.nn.modules")
 
 
-def _copies(module: nn.Module) -> dict[str, tuple[Tensor, Tensor, int] | None]:
+def buffers_of(module: nn.Module) -> dict[str, tuple[Tensor, Tensor, int] | None]:
     """Each buffer with a copy and its version."""
     return {
         name: None if buffer is None else (buffer, buffer.clone(), buffer._version)
@@ -68,7 +68,18 @@ def _copies(module: nn.Module) -> dict[str, tuple[Tensor, Tensor, int] | None]:
     }
 
 
-def _put_back(module: nn.Module, copies: dict[str, tuple[Tensor, Tensor, int] | None]) -> None:
+def put_buffers_back(
+    module: nn.Module,
+    copies: dict[str, tuple[Tensor, Tensor, int] | None],
+    *,
+    always: bool = False,
+) -> None:
+    """Undo what was done to a module's buffers since `buffers_of`.
+
+    Args:
+        always: also where the version says that nothing was written, which kernels of training mode
+            do not always tell.
+    """
     for name in module._buffers.keys() - copies.keys():
         del module._buffers[name]  # registered meanwhile
     with torch.no_grad():
@@ -77,6 +88,6 @@ def _put_back(module: nn.Module, copies: dict[str, tuple[Tensor, Tensor, int] | 
                 module._buffers[name] = None
                 continue
             buffer, copy, version = saved
-            if buffer._version != version:
+            if always or buffer._version != version:
                 buffer.copy_(copy)
             module._buffers[name] = buffer  # a forward may also have put another in its place

@@ -57,7 +57,14 @@ def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | N
     more: dict[str, Any] = {"stop_step": max(1, warm, last)} if arm.until < 1 else {}
     if arm.keep == "auto":
         held_out = None if problem.held_out is None else problem.held_out()
-        more["trial"] = Trial(held_out=held_out, updates=updates * config.accumulate)
+        more["trial"] = Trial(
+            held_out=held_out,
+            updates=updates * config.accumulate,
+            loss=problem.loss,
+            optimizer=problem.optimizer,
+            accumulate=config.accumulate,
+            clip=config.clip,
+        )
     return arm.make(
         problem.model,
         early=problem.exit,

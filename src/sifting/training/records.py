@@ -30,7 +30,10 @@ def clocks(own: Mapping[str, float], stats: Stats) -> dict[str, float]:
 
 def counts(stats: Stats) -> dict[str, int]:
     """What a sifter is charged for."""
-    found = {name: stats[name] for name in ("candidates_seen", "audits", "held_out_seen")}
+    found = {
+        name: stats[name]
+        for name in ("candidates_seen", "audits", "held_out_seen", "trial_updates")
+    }
     # a rehearsal scores no more samples than a selection does
     return {**found, "selections": stats.selections + stats.rehearsals}
 

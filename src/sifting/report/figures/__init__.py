@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sifting.report.figures import clocks, learning, quality
+from sifting.report.figures import autopilot, clocks, learning, quality
 from sifting.report.figures.canvas import Drawing
 from sifting.report.reading import Experiment
 
 __all__ = ["Drawing", "drawings"]
 
-KINDS = (learning, clocks, quality)  # in the order in which a page shows them
+KINDS = (learning, clocks, quality, autopilot)  # in the order in which a page shows them
 
 
 def drawings(experiment: Experiment) -> Iterator[Drawing]:

@@ -1,0 +1,1 @@
+"""Advice before a run: will selection pay here, how, and how much?"""

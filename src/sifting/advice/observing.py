@@ -1,0 +1,110 @@
+"""A plain run under the eyes of an autopilot that never selects: what advice is made of."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sifting.advice.phases import Advice, make_advice
+from sifting.training.assemble import assemble
+from sifting.training.config import RunConfig
+from sifting.training.problem import Problem
+
+EFFORT = 0.25  # share of the plain run's time that looks and trials may take beside it
+NO_HELD_OUT = (
+    "no held-out samples: only kept loss was measured, which cannot tell hard from noisy. Give the Problem "
+    "held_out="
+)
+
+
+def advise(
+    problem: Problem,
+    *,
+    updates: int,
+    part: float = 1.0,
+    effort: float = EFFORT,
+    config: RunConfig | None = None,
+    target: str = "problem",
+    watch: Callable[[Mapping[str, Any]], None] | None = None,
+) -> Advice:
+    """Will selection pay on this problem, with which settings, and how much?
+
+    Trains the problem's model plainly, and looks meanwhile at what selection would have done; nothing
+    is ever selected. A Problem is made anew for every run: this one is used up.
+
+    >>> from torch import nn
+    >>> import torch
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> x = torch.randn(600, 8)
+    >>> data = TensorDataset(x, (x[:, 0] > 0).long())
+    >>> model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> problem = Problem(
+    ...     model=model,
+    ...     batches=lambda: DataLoader(data, batch_size=16, shuffle=True),
+    ...     loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+    ...     evaluate=lambda model: {"accuracy": 0.0},
+    ...     optimizer=torch.optim.AdamW(model.parameters()),
+    ...     batch=16,
+    ...     held_out=lambda: [(x[:200], (x[:200, 0] > 0).long())],
+    ... )
+    >>> advice = advise(problem, updates=40)
+    >>> advice.updates, -1 <= advice.auto.value < 1
+    (40, True)
+
+    Args:
+        problem: what is trained; with `held_out`, without which little can be told.
+        updates: of the run that is planned.
+        part: share of it that is trained here; the last phase seen stands for the rest.
+        effort: share of the run's time that may be spent beside it.
+        config: accumulation, clipping, precision and seed, where they are not the defaults.
+        target: name of what is trained.
+        watch: called with every record, as an engine does.
+    """
+    if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
+        raise ValueError(f"updates={updates!r}: give the updates of the run that is planned")
+    if not 0 < part <= 1:
+        raise ValueError(f"part={part!r} is not in (0, 1]: it is a share of the updates")
+    if not 0 < effort <= 10:
+        raise ValueError(f"effort={effort!r} is not in (0, 10]: it is a share of the run's time")
+    config = replace(
+        config or RunConfig(), arm="auto", evaluations=1, checkpoint_every=None, keep_checkpoints=1
+    )
+    seen = min(updates, round(part * updates) + 1)  # a look comes when the next batch is asked for
+    records: list[Mapping[str, Any]] = []
+
+    def note(record: Mapping[str, Any]) -> None:
+        records.append(record)
+        if watch is not None:
+            watch(record)
+
+    with tempfile.TemporaryDirectory(prefix="sifting-") as place, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is found here is not about a run of the user's
+        engine = assemble(target, config, problem, Path(place) / "plain", updates=updates)
+        pilot = engine.sifter.pilot
+        assert pilot is not None
+        pilot.acts, pilot.held_out.budget = False, effort
+        engine.watch = note
+        engine.advance(seen)
+        engine.finish()
+    notes = [] if problem.held_out is not None else [NO_HELD_OUT]
+    if problem.held_out is not None and not pilot.held_out.looks:
+        notes.append(
+            f"{updates} updates of {problem.batch} samples are too few to look at held-out samples beside them: "
+            "plan more, or allow more effort"
+        )
+    if part < 1:
+        notes.append(f"the rest of the run was taken to be like its last phase seen, at {part:.0%}")
+    return make_advice(
+        [record for record in records if record["kind"] in ("decision", "trial")],
+        target=target,
+        updates=updates,
+        seen=seen,
+        batches=updates * config.accumulate,
+        explore=engine.sifter.rule.explore,
+        notes=notes,
+        metrics=engine.progress.last or {},
+    )

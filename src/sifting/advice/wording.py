@@ -1,0 +1,70 @@
+"""Advice in words: a table by phase, and one sentence to act on. Pure."""
+
+from __future__ import annotations
+
+from sifting.advice.phases import Advice, Phase, Row
+
+COLUMNS = ("phase", "keep", "saves", "learning share", "μ", "agreement", "cost")
+FEW = 4  # phases that a table shows
+
+
+def sentence(advice: Advice) -> str:
+    """What to do, and what to expect of it."""
+    if not advice.phases:
+        return "Nothing could be told: the run was too short, or no scorer fits the model."
+    if not advice.pays:
+        last = advice.phases[-1]
+        doubt = ""
+        if advice.auto.value > 0:
+            doubt = f"; what might be saved, {advice.auto}, is within its error"
+        return f"Leave it off: {last.why}{doubt}. Plan {advice.updates} updates."
+    begun = next(phase for phase in advice.phases if phase.speedup.value > 1)
+    low, high = (round(advice.updates * (1 - x)) for x in (advice.auto.high, advice.auto.low))
+    return (
+        f"Train with Sifter(model, trial=Trial(held_out=…, updates={advice.planned}, loss=…, optimizer=…)): "
+        f"expect the result of {advice.updates} plain updates in the time of about {advice.planned} ({low} to "
+        f"{high}), a saving of {advice.auto}; it would keep {begun.option} from {begun.last:.0%} of the run on, "
+        f"since {begun.why}."
+    )
+
+
+def shown(phases: tuple[Phase, ...]) -> list[Phase]:
+    """Some phases, spread over the run, the last among them; those without any figure left out."""
+    known = [phase for phase in phases if any(_known(row) for row in phase.rows)]
+    if len(known) <= FEW:
+        return known
+    return [known[round(i * (len(known) - 1) / (FEW - 1))] for i in range(FEW)]
+
+
+def _known(row: Row) -> bool:
+    return row.kept_loss is not None or row.speedup is not None
+
+
+def rows(advice: Advice) -> list[list[str]]:
+    """The table's rows, phase by phase."""
+    found = []
+    for phase in shown(advice.phases):
+        for row in filter(_known, phase.rows):
+            share = "–" if row.share is None else f"{row.share:.0%} ± {row.error:.0%}"
+            found.append(
+                [
+                    f"{phase.first:.0%} to {phase.last:.0%}",
+                    f"1 in {row.ratio} by {row.scorer}",
+                    "–" if row.saving is None else str(row.saving),
+                    share,
+                    "–" if row.kept_loss is None else f"{row.kept_loss:.2f}",
+                    "–" if row.agreement is None else f"{row.agreement:.2f}",
+                    f"{row.cost:.1%}",
+                ]
+            )
+    return found
+
+
+def trial_lines(advice: Advice) -> list[str]:
+    """A line for each trial."""
+    return [
+        f"trial after {trial['batch']} batches, {trial['draws']} × {trial['updates']} updates each way: 1 in "
+        f"{trial['ratio']} by {trial['scorer']} ends {trial['difference']:+.4f} ± {trial['error']:.4f} nats from "
+        f"plain ({trial['loss']:.4f}){': harm' if trial['harms'] else ''}"
+        for trial in advice.trials
+    ]

@@ -1,0 +1,175 @@
+"""`sift advise TARGET [preset] …`: will selection pay here, how, and how much?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sifting import files
+from sifting.advice.observing import EFFORT, advise
+from sifting.advice.phases import Advice
+from sifting.advice.wording import COLUMNS, rows, sentence, trial_lines
+from sifting.cli.parsing import parse_preset, refuse, run_many
+from sifting.compare.harness import Comparison, arm_configs, compare
+from sifting.compare.live import tell
+from sifting.compare.workload import (
+    FunctionWorkload,
+    RecipeWorkload,
+    find_workload,
+    import_from_here,
+    parse_settings,
+    seed_all,
+)
+from sifting.terminal import printable
+from sifting.training.config import RunConfig
+from sifting.training.recipe import RECIPES
+from sifting.verdict.terminal import show
+
+C = TypeVar("C")
+LABEL = "sift advise"
+USAGE = (
+    f"{LABEL} {{{','.join(RECIPES)},module:function,module:RECIPE}} [PRESET] [--updates N] [--out FILE.json] …\n"
+    f"`{LABEL} TARGET [PRESET] --help` lists the options"
+)
+
+
+@dataclass(frozen=True)
+class AdviseOptions(Generic[C]):
+    """What to look at, and where to write."""
+
+    config: C
+    out: Path | None = None
+    """A JSON file for the advice."""
+    part: float = 1.0
+    """Share of the run that is trained for it; the last phase seen stands for the rest."""
+    effort: float = EFFORT
+    """Share of the run's time that looks and trials may take beside it."""
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A setting of the problem (max_lr=0.005); may be given often."""
+    confirm: Path | None = None
+    """A folder: compare the autopilot with the plain run there, at equal time, as sift compare does."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Of the comparison."""
+    clock: Literal["wall", "cpu"] = "wall"
+    """How the comparison times operations."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What some arguments mean."""
+
+    workload: RecipeWorkload | FunctionWorkload
+    config: RunConfig
+    updates: int
+    options: AdviseOptions[Any]
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    return run_many(argv, label=LABEL, text=USAGE, work=_run)
+
+
+def parse(argv: list[str]) -> Asked:
+    """What the arguments mean."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(f"{LABEL} runs in one process: start it without torchrun")
+    import_from_here()
+    workload = find_workload(argv[0])
+    preset, options = parse_preset(
+        workload.presets,
+        argv[1:],
+        make=lambda config: AdviseOptions(config=config),
+        prog=f"{LABEL} {argv[0]}",
+        about="Along a plain run: what selection would save, by which scorer, when.",
+    )
+    config: RunConfig = options.config
+    refuse(config, workload.presets[preset], {"arm": "the autopilot, which only looks"})
+    if options.out is not None:
+        files.check_writable(options.out.parent)
+    given = parse_settings(list(options.set), [])
+    config = workload.with_settings(config, given.get(None, {}))
+    if isinstance(workload, RecipeWorkload):
+        updates = workload.updates(config)
+    elif config.updates is None:
+        raise ValueError(f"{argv[0]} does not say how long it trains: give --updates")
+    else:
+        updates = config.updates
+    return Asked(workload, config, updates, options)
+
+
+def _run(words: list[str], console: Console) -> str | None:
+    asked = parse(words)
+    workload, config, options = asked.workload, asked.config, asked.options
+    seed_all(config.seed)
+    problem = workload.problem(config)
+    tell(
+        console,
+        f"{workload.name}: {options.part:.0%} of {asked.updates} updates plainly, looking at what selection "
+        "would do",
+    )
+
+    def watch(record: Mapping[str, Any]) -> None:
+        if record["kind"] == "decision":
+            tell(console, f"update {record['step']} of {asked.updates}: {record['why']}")
+
+    advice = advise(
+        problem,
+        updates=asked.updates,
+        part=options.part,
+        effort=options.effort,
+        config=config,
+        target=workload.name,
+        watch=watch,
+    )
+    show_advice(advice, console)
+    found = {**advice.to_dict(), "sentence": sentence(advice), "confirmed": None}
+    stopped = None
+    if options.confirm is not None:
+        stopped, found["confirmed"] = _confirm(asked, options.confirm, console)
+    if options.out is not None:
+        files.write_json(options.out, found)
+        tell(console, options.out)
+    return stopped
+
+
+def show_advice(advice: Advice, console: Console) -> None:
+    """Print the table, what trials found, notes, and the sentence."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for number, name in enumerate(COLUMNS):
+        table.add_column(Text(name), justify="left" if number < 2 else "right")
+    before = ""
+    for phase, *rest in rows(advice):
+        table.add_row(
+            *(Text(printable(cell)) for cell in ("" if phase == before else phase, *rest))
+        )
+        before = phase
+    console.print(table)
+    for line in [*trial_lines(advice), *advice.notes, sentence(advice)]:
+        tell(console, line)
+
+
+def _confirm(asked: Asked, out: Path, console: Console) -> tuple[str | None, dict[str, Any] | None]:
+    """The autopilot against the plain run at equal time; the verdict as JSON has it."""
+    options, workload = asked.options, asked.workload
+    config = replace(asked.config, updates=None)
+    plan = Comparison(
+        workload,
+        out,
+        arm_configs(workload, config, ["auto"], (), control=True),
+        options.seeds,
+        f"baseline:{asked.updates}u",
+        clock=options.clock,
+    )
+    stopped, verdict = compare(plan, console)
+    if verdict is None:
+        return stopped, None
+    show(verdict, console)
+    return stopped, verdict.to_dict()

@@ -1,0 +1,109 @@
+"""Advice along a plain run: it never selects, and tells a task where selection pays from one where not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import sifting
+from sifting.autopilot.pacing import Pacing
+from sifting.training.problem import Problem
+from tests.helpers import problems
+
+
+@pytest.fixture(autouse=True)
+def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models this small take less time than scoring does: have it cost nothing."""
+    monkeypatch.setattr(Pacing, "timed", lambda self, seconds, step_seconds: None)
+
+
+def build(*, noisy: bool = False) -> Problem:
+    """Two classes; few samples are ambiguous, and what is learned is learned there. Or noise."""
+    torch.manual_seed(0)
+    x = torch.randn(1600, 16)
+    far = torch.rand(1600) > 0.2
+    x[far, 0] += 6 * x[far, 0].sign()
+    y = torch.randint(2, (1600,)) if noisy else (x[:, 0] + 0.5 * x[:, 1] > 0).long()
+    data = TensorDataset(x[:1200], y[:1200])
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        with torch.no_grad():
+            return {"accuracy": float((model(x[1200:]).argmax(1) == y[1200:]).float().mean())}
+
+    return Problem(
+        model=model,
+        batches=lambda: DataLoader(data, batch_size=16, shuffle=True),
+        loss=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]),
+        evaluate=evaluate,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=3e-3),
+        batch=16,
+        held_out=lambda: [(x[1200:], y[1200:])],
+    )
+
+
+def test_nothing_is_selected_and_the_plain_run_is_what_it_would_have_been() -> None:
+    problem, plain = build(), build()
+    records: list[Any] = []
+    torch.manual_seed(1)
+    advice = sifting.advise(problem, updates=60, effort=2.0, watch=records.append)
+    assert records[-1]["candidates_seen"] == records[-1]["samples_trained"]
+    assert advice.seen == 60
+    assert advice.phases[-1].batch <= 60
+    assert advice.metrics["accuracy"] > 0.6
+    torch.manual_seed(1)
+    loader, done = plain.batches(), 0
+    while done < 60:
+        for batch in loader:
+            plain.loss(plain.model, batch).backward()
+            plain.optimizer.step()
+            plain.optimizer.zero_grad()
+            done += 1
+            if done == 60:
+                break
+    for mine, theirs in zip(problem.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_what_is_learned_on_the_ambiguous_pays_and_noise_does_not() -> None:
+    clean, noise = (
+        sifting.advise(build(noisy=noisy), updates=160, effort=1.0) for noisy in (False, True)
+    )
+    assert clean.settings["input", 2].value > 0
+    assert not noise.pays
+    assert noise.planned == 160
+
+
+def test_a_part_of_the_run_will_do_and_is_said() -> None:
+    advice = sifting.advise(build(), updates=100, part=0.3)
+    assert advice.seen == 31
+    assert advice.phases[-1].batch == 30
+    assert any("at 30%" in note for note in advice.notes)
+    assert not advice.metrics
+
+
+def test_without_held_out_samples_it_says_what_it_cannot_tell() -> None:
+    problem = replace(build(), held_out=None)
+    advice = sifting.advise(problem, updates=60)
+    assert any("held_out=" in note for note in advice.notes)
+    assert all(row.share is None for phase in advice.phases for row in phase.rows)
+
+
+def test_batches_of_any_size_are_read_at_the_trained_one() -> None:
+    advice = sifting.advise(problems.build(0), updates=60)
+    assert advice.seen == 60
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [({"updates": 0}, "updates=0"), ({"part": 1.5}, "part=1.5"), ({"effort": 0}, "effort=0")],
+)
+def test_wrong_arguments_are_named(wrong: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        sifting.advise(build(), **{"updates": 100, **wrong})
