@@ -27,6 +27,7 @@ LONGEST = 350  # lines of a file
 # Tests of behaviour that no single module has, beside the folder they concern.
 BEHAVIOUR = {
     "bench/tasks/test_smoke.py",  # every task
+    "chaos/test_chaos.py",
     "compare/test_compare.py",  # whole comparisons
     "compare/test_docs.py",
     "exits/test_losses.py",
