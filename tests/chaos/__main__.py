@@ -54,7 +54,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kills", type=int, default=90, help="chains of up to five interruptions")
+    parser.add_argument("--kills", type=int, default=120, help="chains of up to five interruptions")
     parser.add_argument("--damages", type=int, default=560)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--only", choices=["kill", "damage", "write"])

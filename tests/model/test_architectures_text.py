@@ -323,7 +323,7 @@ def test_a_tuned_exit_of_a_tagger_has_a_head_at_every_position(kind: Any, at: st
     """Tags that a word alone decides are learned, and random ones are left as the hard ones."""
     torch.manual_seed(0)
     model = kind()
-    sifter = Sifter(model, exit=TunedExit(at, lr=0.1), score="loss", explore=0.0)
+    sifter = Sifter(model, exit=TunedExit(at, lr=0.1), score="loss", explore=0.0, keep=0.5)
     for _ in range(40):
         ids = torch.randint(0, 10, (16, 7))
         tags = ids % 6
@@ -381,7 +381,7 @@ def test_packed_documents_are_scored_one_by_one(exit: int | str) -> None:
                 assert float(model(input_ids=ids, labels=ids).loss) == pytest.approx(
                     score, abs=1e-3
                 )
-    chosen = Sifter(model, exit=exit, score="loss", explore=0.0).select(batch)
+    chosen = Sifter(model, exit=exit, score="loss", explore=0.0, keep=0.5).select(batch)
     kept = [t for i in chosen.indices.tolist() for t in documents[i]["input_ids"]]
     assert chosen.batch["input_ids"].tolist() == [kept]
     assert len(chosen.indices) == 3

@@ -183,7 +183,7 @@ def test_clip_with_its_contrastive_loss() -> None:
     with torch.no_grad():
         torch.testing.assert_close(got, both_ways(model, inputs), rtol=1e-4, atol=1e-5)
         torch.testing.assert_close(got.mean(), model(**inputs, return_loss=True).loss)
-    assert len(Sifter(model, losses=both_ways).select(inputs).indices) == 2
+    assert len(Sifter(model, exit="tuned", keep=0.5, losses=both_ways).select(inputs).indices) == 2
 
 
 def test_clip() -> None:

@@ -141,7 +141,7 @@ def test_a_packed_sequence_is_one_argument() -> None:
         logits = torch.cat([model(sequence[None]) for sequence in sequences])
     got = Sifter(model, exit="last", score="loss").score(batch)
     torch.testing.assert_close(got, F.cross_entropy(logits, labels, reduction="none"))
-    assert len(Sifter(model).select(batch).batch[1]) == 2
+    assert len(Sifter(model, exit="tuned", keep=0.5).select(batch).batch[1]) == 2
 
 
 def test_samples_along_another_dimension_are_not_taken_for_fewer() -> None:

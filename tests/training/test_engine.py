@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter, checksums
+from sifting.training.checkpoints import Found
 from sifting.training.engine import Diverged, Engine
 from sifting.training.problem import Pace, Task
 from sifting.training.run_folder import RunError, read_run
@@ -404,10 +405,12 @@ def test_warnings_of_the_run_are_in_its_folder_once(tmp_path: Path) -> None:
         return F.cross_entropy(model(batch[0]), batch[1], weight=weight)
 
     for step in (None, 2):
+        found = Found() if step is None else Found(step, folder.checkpoints.load(step))
+        if step is not None:
+            folder = RunFolder.reopen(folder.path, config={}, found=found)
         engine = build(folder, pace=pace, arm={"exit": 1, "audit_every": 0})
         engine.task = replace(engine.task, loss=weighted)
-        if step is not None:
-            engine.resume(step)
+        engine.resume(found)
         engine.run()
         run = read_run(folder.path)
         (warned,) = (record for record in run.metrics if record["kind"] == "warning")

@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sifting.exits.lessons import check_learnable
 from sifting.exits.tuned import WIDEST, TunedExit
 from sifting.model.call import mask_of
 from sifting.model.features import model_input, pooled_input
@@ -74,14 +73,20 @@ class InputExit(TunedExit):
                 "an InputExit cannot reach the model's own head, which predicts at every position: choose a "
                 "TunedExit at a block of its stack"
             )
-        if plan.kind != "losses" or plan.shapes:  # else the loss itself is what is predicted
-            check_learnable(plan, probe)
-        if any(part.has_classes and len(plan.shapes[part.logits]) > 1 for part in plan.parts):
-            raise ValueError(
-                "an InputExit makes one prediction a sample, and this model one at every position "
-                f"({plan.shapes}): choose a TunedExit"
-            )
+        self.check_labels(plan, probe)
+        for part in plan.parts:
+            if part.has_classes and len(plan.shapes[part.logits]) > 1:
+                raise ValueError(
+                    f"an InputExit cannot predict {part.logits} at every position: choose exit='tuned' or "
+                    "exit='last'"
+                )
         given = model_input(model, lambda: plan.call.run(model, probe))
+        size = plan.call.samples.size(probe)
+        if len(given) != size:
+            raise ValueError(
+                f"an InputExit needs a row for each sample, and {size} samples reach the model as a tensor of "
+                f"shape {tuple(given.shape)}: choose exit='tuned' or exit='last'"
+            )
         same = (place for place, member in enumerate(tensors_in(probe)) if member is given)
         self._member = next(same, None)
         self._by_losses = plan.kind == "losses"

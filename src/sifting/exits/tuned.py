@@ -153,20 +153,23 @@ class TunedExit(Exit):
                 if found.stack is not None:
                     found = replace(found, stack=None, k=0)
             self._take(found)
-        if plan.kind == "losses" and not plan.shapes:
-            return  # the loss itself is what is predicted
-        check_learnable(plan, probe)
+        self.check_labels(plan, probe)
         for part in plan.parts:
             many = part.has_classes and len(plan.shapes[part.logits]) > 1
             if many and (self.path or part.logits not in plan.heads):
                 hidden = self._hidden(plan, model, probe)
                 check_positions(plan, part, hidden, plan.labels_for(part, probe), where=repr(self))
                 self._by_position.add(part.logits)
-        if self.stack is not None:
+        if self.stack is not None and (plan.shapes or plan.kind != "losses"):
             # a head of its own needs no way to the model's end; where there is one, it tells what
             # the next block is given
             with nullcontext() if plan.heads else suppress(StackError):
                 self.stack.check_chain(run)
+
+    def check_labels(self, plan: Plan, probe: Any) -> None:
+        """Raise where there is nothing that this exit could learn to predict."""
+        if plan.kind != "losses" or plan.shapes:  # else the loss itself is what is predicted
+            check_learnable(plan, probe)
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         values: list[Tensor] = []
