@@ -121,7 +121,9 @@ def test_the_same_work_has_one_price_and_other_work_its_own() -> None:
     def reading(forward: list[float], scoring: list[float], batch: int, drawn: int) -> Reading:
         times: dict[str, Any] = {"backward": [1.0], "optimizer": [1.0]}
         times.update(forward=forward, scoring=scoring, auditing=[], data=[float(drawn)])
-        return Reading(times, Work(Schedule(batch / drawn), drawn), batch, f"{batch} samples")
+        return Reading(
+            times, Work(Schedule(batch / drawn), drawn), batch, f"{batch} samples", batch
+        )
 
     tables = tables_of(
         {
@@ -141,7 +143,7 @@ def test_noise_that_is_left_in_a_table_is_told() -> None:
     def reading(scoring: list[float], keep: float) -> Reading:
         times: dict[str, Any] = {name: [1.0, 1.0] for name in ("forward", "backward", "optimizer")}
         times.update(scoring=scoring, auditing=[], data=[0.0, 0.0])
-        return Reading(times, Work(Schedule(keep), round(32 / keep)), 32, "same")
+        return Reading(times, Work(Schedule(keep), round(32 / keep)), 32, "same", 32)
 
     readings = {"baseline": reading([], 1.0), "sure": reading([1.0, 1.0], 0.5)}
     assert doubt_of(readings) == {"baseline": 0.0, "sure": 0.0}
