@@ -114,6 +114,17 @@ def test_advice_is_json_and_a_table() -> None:
     assert trial_lines(found)[0].endswith("+0.0200 ± 0.0040 nats from plain (0.5000): harm")
 
 
+def test_of_a_memory_no_saving_is_predicted() -> None:
+    record = decision(200, 0.75)
+    record["judged"].append({"scorer": "memory", "ratio": 2, "cost": 0.0, "kept_loss": 0.5})
+    record["shares"].append({"scorer": "memory", "ratio": 2, "share": 0.95, "error": 0.01})
+    found = advice_of(record)
+    (memory,) = [row for row in found.phases[0].rows if row.scorer == "memory"]
+    assert memory.share == 0.95
+    assert memory.saving is None
+    assert ("memory", 2) not in found.settings
+
+
 def test_no_record_is_no_advice() -> None:
     found = advice_of()
     assert found.auto == Estimate(0.0, 0.0, 0.0)

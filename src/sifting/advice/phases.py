@@ -9,12 +9,12 @@ from typing import Any
 from sifting.measure.learning import speedup
 
 SURE = 2.0  # standard errors of an interval
+MEMORY = "memory"  # name of a scorer
 LEAST = 0.25  # speed-up below which a prediction is cut off
 # settings that are an arm of comparisons, by scorer and ratio
 ARMS = {
     ("input", 2): "input-entropy",
     ("tuned", 2): "default",
-    ("memory", 2): "memory-mixed",
 }
 
 
@@ -214,6 +214,9 @@ def _rows(record: Mapping[str, Any], explore: float) -> Iterable[Row]:
             yield row
             continue
         share, error = known["share"], known["error"]
+        if key[0] == MEMORY:  # that of exact losses at an earlier look: a memory knows less
+            yield replace(row, share=share, error=error)
+            continue
         low, value, high = (
             speedup(min(1.0, share + k * error), ratio=key[1], explore=explore) / (1 + cost)
             for k in (-SURE, 0.0, SURE)

@@ -13,11 +13,10 @@ def sentence(advice: Advice) -> str:
     if not advice.phases:
         return "Nothing could be told: the run was too short, or no scorer fits the model."
     if not advice.pays:
-        last = advice.phases[-1]
-        doubt = ""
+        why = advice.phases[-1].why
         if advice.auto.value > 0:
-            doubt = f"; what might be saved, {advice.auto}, is within its error"
-        return f"Leave it off: {last.why}{doubt}. Plan {advice.updates} updates."
+            why = f"what might be saved, {advice.auto}, is within its error"
+        return f"Leave it off: {why}. Plan {advice.updates} updates."
     begun = next(phase for phase in advice.phases if phase.speedup.value > 1)
     low, high = (round(advice.updates * (1 - x)) for x in (advice.auto.high, advice.auto.low))
     return (

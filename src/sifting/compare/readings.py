@@ -34,7 +34,7 @@ def tables_of(readings: Mapping[str, Reading]) -> dict[str, dict[str, float]]:
             shared.setdefault((name, key), []).extend(reading.times[name])
     tables = {}
     for arm, reading in readings.items():
-        times = {name: list(reading.times[name]) for name in OPERATIONS}
+        times = {name: list(reading.times.get(name, ())) for name in OPERATIONS}
         times.update({name: shared[name, key] for name, key in _pools(reading)})
         tables[arm] = {
             name: statistics.median(found) if found else 0.0 for name, found in times.items()
