@@ -13,17 +13,22 @@ def test_a_short_demo_trains_all_arms_judges_them_and_writes_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(demo, "STEPS", 300)
-    monkeypatch.setattr(demo, "ARMS", ("sift",))
+    monkeypatch.setattr(demo, "ARMS", ("auto",))
     monkeypatch.setattr(demo, "RUNS", 10)
     out = tmp_path / "out"
     options = ["--seeds", "2", "--updates", "30", "--out", str(out)]
     assert demo.main(options) == 0
     shown = capsys.readouterr().out
-    runs = [read_run(path.parent) for path in out.glob("runs/*/*/run.json")]
+    runs = [read_run(path.parent) for path in out.glob("runs/*/*/*/run.json")]
     assert sorted({run.config["arm"] for run in runs}) == sorted(["baseline", "random", *demo.ARMS])
     assert all(run.status == "finished" and run.summary["updates"] == 30 for run in runs)
-    verdict = json.loads((out / "runs" / "verdict.json").read_text())
-    assert verdict["overall"] in shown.replace("\n", " ")
+    assert {path.relative_to(out).parts[1] for path in out.glob("runs/*/*/*/run.json")} == set(
+        demo.TASKS
+    )
+    for name in demo.TASKS:
+        verdict = json.loads((out / "runs" / name / "verdict.json").read_text())
+        assert verdict["overall"] in shown.replace("\n", " ")
+    assert shown.count("autopilot, seed ") == 2 * len(demo.TASKS)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Greedy SGD against SGD" in page
     assert "data:image/svg+xml;base64," in page

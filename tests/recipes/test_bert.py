@@ -69,7 +69,12 @@ def data(folder: Path) -> TextData:
         return read_text(replace(TINY, data=str(folder / "text")), "wordpiece")
 
 
-@pytest.mark.parametrize("arm", [*ARMS, "sift@2", "sift-entropy@3"])
+# of those with another share of the budget, a single run shows nothing; an exit before the model cannot reach
+# a head that predicts at every position
+WHOLE = [name for name, arm in ARMS.items() if arm.share == 1 and arm.exit != "input"]
+
+
+@pytest.mark.parametrize("arm", [*WHOLE, "sift@2", "sift-entropy@3"])
 def test_every_arm_runs_end_to_end_and_makes_the_same_updates(
     arm: str, data: TextData, tmp_path: Path
 ) -> None:
@@ -85,6 +90,8 @@ def test_every_arm_runs_end_to_end_and_makes_the_same_updates(
     if keep in (0.5, 1.0):  # the same all along
         assert sifting["samples_trained"] == 12 * 4
         assert sifting["candidates_seen"] == 12 * 4 / keep
+    elif keep == "auto":  # too short a run to have anything to go by
+        assert sifting["samples_trained"] == sifting["candidates_seen"] == 12 * 4
     else:
         assert 12 * 4 <= sifting["samples_trained"] < sifting["candidates_seen"]
     final = run.summary["final"]

@@ -47,9 +47,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> TextData:
         return read_text(replace(TINY, data=str(folder / "text")), "bpe")
 
 
+WHOLE = [name for name, arm in ARMS.items() if arm.share == 1 and arm.exit != "input"]
+
+
 @pytest.mark.parametrize(
     ("shape", "arm"),
-    [*(("gpt2", arm) for arm in ARMS), ("llama", "sift@2"), ("llama", "default")],
+    [*(("gpt2", arm) for arm in WHOLE), ("llama", "sift@2"), ("llama", "default")],
 )
 def test_every_arm_runs_end_to_end_and_makes_the_same_updates(
     shape: Any, arm: str, data: TextData, tmp_path: Path
@@ -63,6 +66,8 @@ def test_every_arm_runs_end_to_end_and_makes_the_same_updates(
     if keep in (0.5, 1.0):  # the same all along
         assert sifting["samples_trained"] == 12 * 4
         assert sifting["candidates_seen"] == 12 * 4 / keep
+    elif keep == "auto":  # too short a run to have anything to go by
+        assert sifting["samples_trained"] == sifting["candidates_seen"] == 12 * 4
     else:
         assert 12 * 4 <= sifting["samples_trained"] < sifting["candidates_seen"]
     figures = {"accuracy", "dev_loss", "nats_per_byte", "frequency_nats_per_byte"}

@@ -9,12 +9,13 @@ from sifting.training.checkpoints import Found
 from sifting.training.run_writer import RunFolder
 from tests.training.test_engine import ARMS, KILLED, build
 
-folder, pause = Path(sys.argv[1]), float(sys.argv[2])
-if folder.exists():
-    found = RunFolder(folder).checkpoints.newest()
-    run = RunFolder.reopen(folder, config={}, found=found)
-else:
-    found, run = Found(), RunFolder.create(folder, config={})
-engine = build(run, pace=KILLED, arm=ARMS[2], pause=pause)
-engine.resume(found)
-print(engine.run(), flush=True)
+if __name__ == "__main__":
+    folder, pause = Path(sys.argv[1]), float(sys.argv[2])
+    if folder.exists():
+        found = RunFolder(folder).checkpoints.newest()
+        run = RunFolder.reopen(folder, config={}, found=found)
+    else:
+        found, run = Found(), RunFolder.create(folder, config={})
+    engine = build(run, pace=KILLED, arm=ARMS[2], pause=pause)
+    engine.resume(found)
+    print(engine.run(), flush=True)

@@ -29,6 +29,7 @@ MISSED = 10  # training steps without a loss before a warning
 class MemoryExit(Exit):
     """Remembers the loss of each sample from when it was last trained, and scores by that.
 
+    >>> import torch
     >>> from torch.utils.data import DataLoader, TensorDataset
     >>> from sifting import Sifter
     >>> data = TensorDataset(torch.randn(24, 4), torch.randint(0, 3, (24,)))
@@ -242,6 +243,7 @@ def scores_of(
 ) -> Tensor:
     """Scores from losses remembered: higher for what was passed over, highest for the unknown.
 
+    >>> import torch
     >>> scores_of(torch.tensor([0.5, 0.5, 3.0, math.nan]), torch.tensor([0, 4, 9, 0]),
     ...           mean=1.0, highest=3.0, revisit=0.1).tolist()
     [0.5, 0.8999999761581421, 3.0, 4.0]

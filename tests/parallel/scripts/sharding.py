@@ -187,8 +187,8 @@ def check_heads_run_where_labels_are() -> None:
     torch.manual_seed(0)
     model = MaskedModel()
     shard(model, model.layers, model.decoder[2])
-    with pytest.raises(ValueError, match="head cannot be run on its own"):
-        Sifter(model, exit=TunedExit(1)).select(masked_batch())
+    # a head that cannot be run on its own is predicted by one of the exit's
+    assert Sifter(model, exit=TunedExit(1)).select(masked_batch()).scores.isfinite().all()
 
 
 def check_exits_that_leave_midway_are_refused() -> None:
