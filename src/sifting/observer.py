@@ -139,6 +139,8 @@ class Observer:
             self.end_step()
         finally:
             handle.remove()
+            if self.pilot is not None:
+                self.pilot.unlisten()
 
     def observe(self, losses_B: Tensor) -> None:
         """Take in the exact losses of the batch under way."""

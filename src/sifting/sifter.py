@@ -199,7 +199,7 @@ class Sifter:
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
         self.ranks = join_ranks(self._scorer, self.auditor, scope, group, settings)
         if self.pilot is not None:
-            self.pilot.ranks = self.ranks
+            self.pilot.ranks = self.pilot.held_out.ranks = self.ranks
         self.chooser = Chooser(
             self._scorer,
             rule=self.rule,

@@ -283,7 +283,5 @@ def test_a_state_of_another_model_is_refused() -> None:
     state = sifter.state_dict()
     other = nn.Sequential(nn.Linear(8, 7), nn.ReLU(), nn.Linear(7, 3))
     again = looking(Sifter(other, trial=Trial(held_out=held_out(), updates=100)), 10)
-    again.load_state_dict(state)
     with pytest.raises(ValueError, match="averaged weights do not fit"):
-        for _ in train(other, again(DataLoader(Points(), BATCH)), steps=3):
-            pass
+        again.load_state_dict(state)

@@ -69,7 +69,8 @@ def _allowed(found: Judged, current: Option, held_out: bool) -> bool:
             return False
         if found.option == current:
             return found.share >= LEAVE
-        return found.share - (found.error or 0.0) >= ENTER
+        # above 1 where the others get worse: no surer for that
+        return min(found.share, 1.0) - (found.error or 0.0) >= ENTER
     if found.kept_loss is None or disagrees or found.learnable is False:
         return False
     if held_out and found.learnable is None and found.option.ratio == 2:

@@ -111,5 +111,5 @@ def errors_of(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
     [[-0.5, 0.5]]
     """
     errors_BC = logits_BC.detach().float().softmax(dim=1)
-    errors_BC[torch.arange(len(labels_B)), labels_B] -= 1
+    errors_BC[torch.arange(len(labels_B)), labels_B.long()] -= 1
     return errors_BC

@@ -20,6 +20,7 @@ from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.measure.learning import Progress, progress
 from sifting.measure.meter import Meter
+from sifting.parallel.ranks import Ranks
 from sifting.rng import RandomState
 
 SETTLED = 0.04  # error of a share that earlier looks need not lower
@@ -49,6 +50,8 @@ class HeldOut:
         self._plan: LookPlan | None = None
         self._average: AveragedWeights | None = None
         self._batches: list[Any] = []
+        self._read: list[Any] | None = None  # as read, once
+        self.ranks: Ranks | None = None
         self._seen: list[Tensor] = []  # losses at the last two looks
         self._saved: Mapping[str, Any] | None = None  # of a state, until it is used
 
@@ -80,20 +83,21 @@ class HeldOut:
 
     def _prepare(self, size: int) -> None:
         self._plan = LookPlan((), 0)
-        if self.trial.held_out is None or not self.exit.looks:
-            return
         samples, saved = self.scorer.call.samples, self._saved
-        streams = RandomState.now()  # a loader of held-out samples may draw from them
-        try:
-            batches = read_held_out(self.trial.held_out, most=MOST, size=samples.size)
-        finally:
-            streams.restore()
+        given = self.trial.held_out is not None and bool(self.exit.looks)
+        batches = self._held_out(self.plan_with(size, MOST).samples) if given else []
+        there = sum(map(samples.size, batches))
+        if self.ranks is not None:  # all look at as many, at the same steps, or none does
+            found = self.ranks.gather((size, there))
+            size, there = (min(values) for values in zip(*found, strict=True))
+        if not given:
+            return
         if not batches:
             raise ValueError(
                 "held_out= of the Trial holds no batch: give samples that are not trained"
             )
         if saved is None:
-            plan = self.plan_with(size, sum(map(samples.size, batches)))
+            plan = self.plan_with(size, there)
         else:
             plan = LookPlan(tuple(map(int, saved["steps"])), int(saved["samples"]))
         if not plan.steps:
@@ -113,6 +117,22 @@ class HeldOut:
             average.load_state_dict(saved["average"])
         self._plan, self._average, self._saved = plan, average, None
 
+    def _held_out(self, most: int) -> list[Any]:
+        """The samples, read once: without a trace in the random streams, and alike on resuming."""
+        assert self.trial.held_out is not None
+        if self._read is None:
+            streams = RandomState.now()
+            try:
+                torch.default_generator.manual_seed(0)  # a loader that shuffles does it alike
+                self._read = read_held_out(
+                    self.trial.held_out,
+                    most=max(1, min(most, MOST)),
+                    size=self.scorer.call.samples.size,
+                )
+            finally:
+                streams.restore()
+        return self._read
+
     def look(self, step: int) -> None:
         """Take the losses as the averaged weights have them, and note where they fell."""
         assert self._average is not None
@@ -124,6 +144,8 @@ class HeldOut:
         scores_M = torch.cat([found[self.exit.looks].float().cpu() for found in scored])
         # a loss above that of guessing says that a label is wrong, or rare, and by chance how much
         now_M = now_M.clamp_max(self._guessing())
+        # a sample whose loss is not a number says nothing, at this look and the next ones
+        scores_M = scores_M.nan_to_num(0.0)
         if self._seen:
             self._note(self.exit.looks, self._seen[-1], now_M, scores_M)
         if len(self._seen) > 1:
@@ -210,6 +232,14 @@ class HeldOut:
             Option(str(scorer), int(ratio)): [Progress(*map(float, one)) for one in found]
             for scorer, ratio, found in state.get("progress", [])
         }
-        self._seen, self.progress = list(state.get("seen", [])), progress
+        seen = list(state.get("seen", []))
+        if state:
+            steps, count = tuple(map(int, state["steps"])), int(state["samples"])
+            if any(not isinstance(one, Tensor) or one.shape != (count,) for one in seen):
+                raise ValueError(f"the state is damaged: looks were at {count} samples each")
+            if state["average"] is not None:
+                AveragedWeights(self.scorer.model, 1.0).load_state_dict(state["average"])
+            state = {**state, "steps": steps, "samples": count}
+        self._seen, self.progress = seen, progress
         self._plan, self._average, self._batches = None, None, []
         self._saved = state or None

@@ -94,4 +94,8 @@ class Decision:
     def from_plain(cls, plain: dict[str, Any]) -> Decision:
         """Back from what `to_plain` gave."""
         option = Option(str(plain["scorer"]), int(plain["ratio"]))
+        if option.ratio not in (1, *LADDER):
+            raise ValueError(
+                f"the state is damaged: 1 in {option.ratio} is nothing that is decided"
+            )
         return cls(int(plain["step"]), option, str(plain["why"]), float(plain["speedup"]))

@@ -34,6 +34,7 @@ from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
 
 LEARNABLE = 0.6  # share of progress that must be made where losses are high, for a memory
+WAITING = 100  # records that wait for a log at most
 DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
 
 
@@ -68,7 +69,7 @@ class Pilot:
         self.trials: Trials | None = None  # of options, before they are taken up
         self.held_out = HeldOut(scorer, exit, meter=meter, trial=trial or Trial())
         self.pacing = Pacing((trial or Trial()).updates)
-        self._last_layer = LastLayer(scorer.model)
+        self._last_layer = LastLayer(scorer.model, scorer.whole)
         self._met = self._done = 0  # steps that were handed out, that are over
         self._gained = 0.0  # plain steps that the steps so far are expected to stand for
 
@@ -118,6 +119,10 @@ class Pilot:
     def listen(self) -> None:
         """A batch that was met is about to be trained: what its last layer is given is wanted."""
         self._last_layer.listen(self.scorer.plan)
+
+    def unlisten(self) -> None:
+        """The step is over, or was broken off."""
+        self._last_layer.take()
 
     def hear(self, scores: Mapping[str, Tensor], losses_B: Tensor, output: Any, batch: Any) -> None:
         """Take in the exact losses of a batch that was met, from the user's own forward.
@@ -256,6 +261,7 @@ class Pilot:
                 "shares": self.held_out.shares(),
             }
         )
+        del self.records[:-WAITING]
 
     def _chosen(self, judged: Sequence[Judged]) -> tuple[Option, str]:
         """What `decide` says; the first rank's word: sums may differ in their last bits."""

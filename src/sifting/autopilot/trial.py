@@ -75,8 +75,8 @@ def read_held_out(batches: Iterable[Any], *, most: int, size: Callable[[Any], in
     found: list[Any] = []
     seen = 0
     for batch in islice(batches, most):
-        if seen >= most:
-            break
         found.append(batch)
         seen += size(batch)
+        if seen >= most:
+            break
     return found

@@ -47,6 +47,7 @@ class AutoExit(Exit):
     cheaper = "a fixed exit= of your own"
 
     def __init__(self, scorers: Mapping[str, Exit] | None = None) -> None:
+        self._named = scorers is not None  # by the user, who wants to know why it does not fit
         if scorers is None:
             scorers = {"input": InputExit(), "tuned": TunedExit(), MEMORY: MemoryExit()}
         self.scorers: dict[str, Exit] = dict(scorers)
@@ -84,6 +85,8 @@ class AutoExit(Exit):
             try:
                 scorer.suits(Setting(score, setting.scope, setting.call, setting.trim))
             except ValueError as error:
+                if self._named:
+                    raise
                 self._refuse(name, error)
 
     def bind(self, model: nn.Module, stack: str | None) -> None:
@@ -91,7 +94,7 @@ class AutoExit(Exit):
             try:
                 scorer.bind(model, stack)
             except StackError as error:
-                if stack is not None:
+                if stack is not None or self._named:
                     raise
                 self._refuse(name, error)
 
@@ -115,6 +118,8 @@ class AutoExit(Exit):
             try:
                 scorer.prepare(plan, model, probe)
             except ValueError as error:
+                if self._named or name == self.looks:  # in use: of batches of another kind
+                    raise
                 self._refuse(name, error)
                 continue
             self.looks = name
@@ -160,8 +165,17 @@ class AutoExit(Exit):
         if memory is not None:
             known = ids if ids is not None or plan.call.ids is None else ids_in(plan.call, batch)
             if known is not None:
-                found[MEMORY] = memory.peek(known)
+                try:
+                    found[MEMORY] = memory.peek(known)
+                except ValueError as error:
+                    self._give_up_memory(error)
         return found
+
+    def _give_up_memory(self, error: ValueError) -> None:
+        """IDs that no memory takes (keys of one's own) are no reason not to train."""
+        if self._named or self.active == MEMORY:
+            raise error
+        self._refuse(MEMORY, error)
 
     def expect(self, samples: int | None) -> None:
         for scorer in self.scorers.values():
@@ -177,9 +191,14 @@ class AutoExit(Exit):
             scorer.learn(plan)
 
     def observe(self, trained: TrainedBatch, losses_B: Tensor) -> None:
-        for name, scorer in self.scorers.items():
+        for name, scorer in list(self.scorers.items()):
             if scorer.observes and not (name == MEMORY and not _has_ids(trained)):
-                scorer.observe(trained, losses_B)
+                try:
+                    scorer.observe(trained, losses_B)
+                except ValueError as error:
+                    if name != MEMORY:
+                        raise
+                    self._give_up_memory(error)
 
     def end_step(self) -> None:
         for scorer in self.scorers.values():

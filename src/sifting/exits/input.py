@@ -46,7 +46,7 @@ class InputExit(TunedExit):
 
     def __init__(self, *, lr: float = 1e-2) -> None:
         super().__init__(lr=lr)
-        self._member: int | None = None  # of a batch that the model is given as it is
+        self._member: Any = None  # of a batch that the model is given as it is
         self._by_losses = False  # whether it learns from exact losses, which the model is run for
         self._scored = 0  # batches from which it could have learned
 
@@ -87,8 +87,9 @@ class InputExit(TunedExit):
                 f"an InputExit needs a row for each sample, and {size} samples reach the model as a tensor of "
                 f"shape {tuple(given.shape)}: choose exit='tuned' or exit='last'"
             )
-        same = (place for place, member in enumerate(tensors_in(probe)) if member is given)
-        self._member = next(same, None)
+        named = isinstance(probe, Mapping)  # whose members may come in another order
+        members = probe.items() if named else enumerate(tensors_in(probe))
+        self._member = next((place for place, member in members if member is given), None)
         self._by_losses = plan.kind == "losses"
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
@@ -98,8 +99,11 @@ class InputExit(TunedExit):
         return super().score(plan, model, batch, score, learn)
 
     def _hidden(self, plan: Plan, model: nn.Module, batch: Any) -> Tensor:
-        if self._member is not None:
+        if isinstance(self._member, int) and not isinstance(batch, Mapping):
             return next(islice(tensors_in(batch), self._member, None))
+        if isinstance(batch, Mapping) and isinstance(batch.get(self._member), Tensor):
+            found: Tensor = batch[self._member]
+            return found
         return model_input(model, lambda: plan.call.run(model, batch))
 
     def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:

@@ -88,7 +88,11 @@ def progress(before_M: Tensor, after_M: Tensor, scores_M: Tensor, ratio: float) 
         scores_M: by which the samples would be chosen.
         ratio: candidates for each that is kept.
     """
+    known_M = (before_M - after_M).isfinite()
+    before_M, after_M, scores_M = before_M[known_M], after_M[known_M], scores_M.cpu()[known_M]
     count = len(scores_M)
+    if not count:
+        return Progress(0.0, 0.0, math.inf, math.inf)
     fall_M = (before_M - after_M).double()
     kept_M = torch.zeros(count, dtype=torch.bool)
     kept_M[scores_M.cpu().argsort(descending=True, stable=True)[: round(count / ratio)]] = True
