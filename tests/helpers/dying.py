@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sifting.training.launch import rank_and_world
 from tests.training.test_recipe import RECIPE as SOUND
 
@@ -16,6 +18,7 @@ TIMES = 3
 
 
 def problem(config: Any, data: Any) -> Any:
+    torch.manual_seed(config.seed)
     found = SOUND.problem(config, data)
     marks = os.environ.get("DYING")
     if marks is None or rank_and_world()[0] != 1:
