@@ -23,7 +23,6 @@ def test_tables_are_those_of_the_results() -> None:
 
 def test_what_is_claimed_has_its_controls() -> None:
     for name in (
-        "demo",
         "vision-updates",
         "vision-time",
         "vision-repeated",
