@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,6 +15,8 @@ import torch
 from tests.helpers.models import Net
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background of a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # The same examples every time (`make fuzz` draws others); how long one takes says more about the
 # machine than about the code.
 hypothesis.settings.register_profile(
