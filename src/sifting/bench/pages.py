@@ -123,6 +123,11 @@ def page(name: str, result: Result, note: str | None) -> str:
         f"Every arm has the {equal} of {asked['updates']:,} updates of the baseline, which ends at "
         f"{figure(result, base['mean'])} ({result['metric']})."
     )
+    if equal == "time" and any(arm.startswith("auto") for arm in result["arms"]):
+        alike += (
+            " The autopilot makes the baseline's updates, or its share of them, and is charged what it spends "
+            "beside them."
+        )
     rates = (
         "The learning rate of each was chosen among three, on held-out samples of a seed that is not "
         "among these."

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from sifting.verdict.pairing import ArmVerdict, Claim
 
 
+SAME = 0.02  # share by which two times may differ and be called the same
+
+
 def overall(verdict: Verdict) -> Prose:
     """What to do, and why."""
     decision = verdict.decision
@@ -49,8 +52,12 @@ def _won(verdict: Verdict, arm: ArmVerdict, claim: Claim) -> Prose:
     if claim == "time" or arm.difference is None:
         return name(arm.name) + " " + reached(verdict, arm)
     said = name(arm.name) + f" ends {gap(verdict, arm.difference)} from the baseline"
-    if verdict.equal_time:
+    # an autopilot's time cannot be planned, and is what it came to
+    as_planned = arm.cost is None or abs(arm.cost.value - 1) < SAME
+    if verdict.equal_time and as_planned:
         return said + " in the same time"
+    if verdict.equal_time and arm.cost is not None:
+        return said + f" in {ratio(arm.cost)} of its time"
     cost = "" if arm.cost is None else f", in {ratio(arm.cost)} of its time"
     return said + " under the same budget" + cost
 
