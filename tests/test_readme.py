@@ -91,3 +91,25 @@ def test_every_make_target_named_is_there_and_every_link_leads_somewhere() -> No
 def test_ci_runs_the_readmes_test_command() -> None:
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert {"make test", "make docs"} <= set(lines)
+
+
+def test_what_the_readme_says_of_fashion_is_what_was_measured() -> None:
+    result = json.loads((ROOT / "benchmarks/results/bench/fashion.json").read_text())
+    arms = result["arms"]
+    finals = result["finals"]["baseline-75"].values()
+    shorter = sum(finals) / len(finals)
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+    def between(found: dict[str, float], scale: float = 1.0) -> str:
+        value, low, high = (found[name] * scale for name in ("value", "low", "high"))
+        return f"{value:.2f} ({low:.2f}–{high:.2f})"
+
+    for told in (
+        f"{between(arms['input-entropy']['time_ratio'])} of its time",
+        f"in {between(arms['auto']['time_ratio'])}",
+        f"{between(arms['auto']['difference'], 100).replace(' (', ' points (')} ahead",
+        f"{arms['auto']['cost']['value']:.2f} of the time",
+        f"ends {100 * (arms['baseline']['mean'] - shorter):.1f} behind",
+    ):
+        assert told in readme, told
+    assert min(arm["finished"] for arm in arms.values()) >= 3
