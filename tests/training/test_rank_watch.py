@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from sifting.training.rank_watch import Sign, hung, watching
@@ -41,5 +43,6 @@ def test_one_that_still_moves_is_waited_for() -> None:
 
 
 def test_a_rank_alone_is_not_watched() -> None:
+    before = threading.active_count()
     with watching(object(), 1.0, label="sift train"):  # type: ignore[arg-type]
-        pass
+        assert threading.active_count() == before
