@@ -6,6 +6,7 @@ Shapes: B candidates (of all ranks, where they choose together), K kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -62,27 +63,41 @@ class Chooser:
         self.meter, self.auditor, self.generator = meter, auditor, generator
         self.nonfinite, self.together, self.pilot = nonfinite, together, pilot
 
-    def __call__(self, batch: Any, size: int, count: int | None = None) -> Step:
+    def __call__(
+        self,
+        batch: Any,
+        size: int,
+        count: int | None = None,
+        *,
+        ids: Sequence[Any] | None = None,
+    ) -> Step:
         """Choose among the candidates, whatever the schedule says of whether to.
 
         Args:
             batch: the candidates.
             size: how many they are.
             count: how many to keep on this rank; by default what the schedule says.
+            ids: of the candidates, where the sifter drew them itself.
         """
         step = self.meter.counts["steps"]
         device = self.scorer.device
         with self.meter.time("scoring", device):
-            found = self.scorer.scores(batch, learn=True) if self.rule.policy.scored else None
+            scored = self.rule.policy.scored
+            found = self.scorer.scores(batch, learn=True, ids=ids) if scored else None
             rule = self.rule if found is not None else replace(self.rule, policy=Random())
             scores_B = torch.zeros(size, device=device) if found is None else found
-            self.auditor.by_loss = self.scorer.score == "loss"
+            self._tell_auditor()
             made, choice = self._choose(batch, scores_B, rule, step, count)
         self.meter.counts["selections"] += 1
         if self.auditor.due(self.schedule.keep_at(step)):
             with self.meter.time("auditing", device):
-                self._audit(batch, made.selection, choice, step)
+                self._audit(batch, made.selection, choice, step, ids)
         return made
+
+    def _tell_auditor(self) -> None:
+        """What is selected by is only known for certain once something was scored."""
+        self.auditor.reducible = self.scorer.reference is not None
+        self.auditor.by_loss = self.scorer.score == "loss" and not self.auditor.reducible
 
     def _choose(
         self, batch: Any, scores_B: Tensor, rule: Rule, step: int, wanted: int | None
@@ -113,9 +128,17 @@ class Chooser:
         )
         return Step(len(selection.indices), selection, choice.explored, count), choice
 
-    def _audit(self, batch: Any, selection: Selection | None, choice: Choice, step: int) -> None:
+    def _audit(
+        self,
+        batch: Any,
+        selection: Selection | None,
+        choice: Choice,
+        step: int,
+        ids: Sequence[Any] | None,
+    ) -> None:
         assert selection is not None
-        found: list[Any] | None = self.scorer.examine(batch, early=self.auditor.wants_early)
+        early_too = self.auditor.wants_early
+        found: list[Any] | None = self.scorer.examine(batch, early=early_too, ids=ids)
         if self.together is not None:
             here = [tuple(v if v is None else v.cpu() for v in piece) for piece in found or ()]
             parts: list[list[Any]] = self.together.gather(here)  # empty where nothing has a label
@@ -178,7 +201,14 @@ class Chooser:
         made = (kept, indices_K, weights_K, scores_B, explored_K, choice.explored, count)
         return IdChoice(*made, chosen_K, first)
 
-    def read(self, made: IdChoice, batch: Any, *, candidates: int | None) -> Step:
+    def read(
+        self,
+        made: IdChoice,
+        batch: Any,
+        *,
+        candidates: int | None,
+        ids: Sequence[Any] | None = None,
+    ) -> Step:
         """The step of a choice that was made by IDs, now that its samples are read.
 
         Args:
@@ -186,6 +216,7 @@ class Chooser:
             batch: the samples.
             candidates: how many of this rank's candidates come first among them, where they were
                 all read for an audit; None where only what is trained was.
+            ids: of those candidates.
         """
         self.meter.counts["selections"] += 1
         if candidates is not None:
@@ -197,9 +228,9 @@ class Chooser:
             own = batch
             if size > candidates:
                 own = self.samples.take(batch, torch.arange(candidates), size=size)
-            self.auditor.by_loss = self.scorer.score == "loss"
+            self._tell_auditor()
             with self.meter.time("auditing", self.scorer.device):
-                self._audit(own, whole, choice, self.meter.counts["steps"])
+                self._audit(own, whole, choice, self.meter.counts["steps"], ids)
             batch = self.samples.take(batch, torch.tensor(rows), size=size)
         selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
         return Step(len(made.ids), selection, made.explored_count, made.kept, ids=made.ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -14,6 +15,7 @@ from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import Exit
+from sifting.exits.reference import Reference, ReferenceTable
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor, warn_user
 from sifting.measure.meter import Meter
@@ -35,6 +37,7 @@ def one_of(name: str, value: object, first: str, second: str) -> None:
 
 
 AUTO = "auto"
+REDUCIBLE = "reducible"
 
 
 def choose_mode(exit: Any, keep: Any, policy: Any) -> tuple[Any, Any]:
@@ -133,14 +136,15 @@ def make_scorer(
     losses: Losses | None,
     batch_size: int | None,
     idle: bool,
+    reference: Reference | None = None,
 ) -> Scorer:
     """What gives the scores."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if score is not None and not callable(score) and score not in scores.BY_NAME:
         raise ValueError(
-            f"score={score!r} is unknown: choose one of {', '.join(scores.BY_NAME)}, or pass a "
-            "function (logits, labels) -> scores"
+            f"score={score!r} is unknown: choose one of {', '.join(scores.BY_NAME)}, {REDUCIBLE} (with "
+            "reference=), or pass a function (logits, labels) -> scores"
         )
     if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
         raise ValueError(
@@ -155,7 +159,51 @@ def make_scorer(
         losses=losses,
         batch_size=batch_size,
         idle=idle,
+        reference=None if idle else reference,
     )
+
+
+def make_reference(
+    score: Score | None,
+    reference: str | Path | Reference | None,
+    exit: Exit,
+    *,
+    keep: Any,
+    rule: Rule,
+) -> tuple[Score | None, Reference | None]:
+    """By what the exit scores, and what is taken off its scores, for `score=` and `reference=`."""
+    if score != REDUCIBLE:
+        if reference is not None:
+            raise ValueError(
+                f"reference= is what score='reducible' takes off, and score={score!r}: leave one of them out"
+            )
+        return score, None
+    if reference is None:
+        raise ValueError(
+            "score='reducible' is the loss less that of a reference: pass reference=, a file that sift "
+            "reference wrote, or HeldOutReference(held_out_batches)"
+        )
+    if keep == AUTO:
+        raise ValueError(
+            "score='reducible' goes with a fixed keep=: an autopilot chooses its scorer by itself"
+        )
+    if isinstance(rule.policy, Proportional):
+        raise ValueError(
+            "policy='proportional' needs scores of at least 0, and a loss less another may be below: choose "
+            "policy='percentile' or 'top'"
+        )
+    found = ReferenceTable.load(reference) if isinstance(reference, str | Path) else reference
+    if not isinstance(found, Reference):
+        raise TypeError(
+            f"reference={reference!r}: give the path of a file that sift reference wrote, a ReferenceTable or "
+            "a HeldOutReference"
+        )
+    if exit.by_id and not found.by_id:
+        raise ValueError(
+            f"{exit!r} scores samples by their IDs, before they are read, and {found!r} has to see them: make a "
+            "ReferenceTable (sift reference), or choose another exit="
+        )
+    return "loss", found
 
 
 def group_of(model: nn.Module) -> dist.ProcessGroup | None:
@@ -207,10 +255,11 @@ def join_ranks(
 
 def settings_of(scorer: Scorer, rule: Rule, schedule: Schedule) -> dict[str, Any]:
     """What is selected by, in plain values."""
-    keep, score = schedule.keep, scorer.score
+    keep, score, reference = schedule.keep, scorer.score, scorer.reference
     return {
         "exit": repr(scorer.exit),
         "score": getattr(score, "__name__", "a function") if callable(score) else score,
+        **({} if reference is None else {"score": REDUCIBLE, "reference": repr(reference)}),
         "policy": rule.policy.name,
         "keep": getattr(keep, "about", "a function") if callable(keep) else keep,
         "explore": rule.explore,

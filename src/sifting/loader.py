@@ -186,7 +186,10 @@ class SiftedLoader:
         before = sifter.step - (0 if resumed is None else resumed.steps)
         first = resumed is None and meter.counts["candidates_seen"] == 0
         known = isinstance(getattr(self.loader, "dataset", None), Sized)
-        sifter.exit.expect(len(self.loader.dataset) if known else None)  # type: ignore[attr-defined]
+        there = len(self.loader.dataset) if known else None  # type: ignore[attr-defined]
+        sifter.exit.expect(there)
+        if sifter.reference is not None:
+            sifter.reference.expect(there)
         everywhere = self._plan(before)
 
         def choose(number: int, ids: list[Any], size: int) -> Draw:
@@ -221,9 +224,11 @@ class SiftedLoader:
             if draw.choice is not None:
                 choice, everything = choice_of(draw)
                 candidates = draw.candidates if everything else None
-                made = sifter.chooser.read(choice, batch, candidates=candidates)
+                ids = draw.indices[:candidates]
+                made = sifter.chooser.read(choice, batch, candidates=candidates, ids=ids)
             else:
-                made = sifter.chooser(batch, found, None if apart else draw.size)
+                count, ids = (None, None) if apart else (draw.size, draw.indices)
+                made = sifter.chooser(batch, found, count, ids=ids)
                 if sifter.chooser.together is None and not apart:  # else they moved, or have none
                     made = made.of_ids(draw.indices)
             assert made.selection is not None

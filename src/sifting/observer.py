@@ -158,8 +158,11 @@ class Observer:
             trained = TrainedBatch(self.scorer.call, step.members, step.ids)
             self.exit.observe(trained, losses_B)
         selection = step.selection
-        # where samples were trimmed, no random pick stands for them
+        # where samples were trimmed, no random pick stands for them; and with a reference the loss
+        # is not what is chosen by
         if selection is None or not 0 < step.explored < step.kept or self.trims:
+            return
+        if self.scorer.reference is not None:
             return
         self._measure(losses_B, step, selection)
 

@@ -27,6 +27,7 @@ from sifting.compose import (
     join_ranks,
     make_competing,
     make_pilot,
+    make_reference,
     make_rule,
     make_scorer,
     one_of,
@@ -38,6 +39,7 @@ from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_exit
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit, Setting
+from sifting.exits.reference import Reference
 from sifting.loader import SiftedLoader
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
@@ -75,8 +77,11 @@ class Sifter:
         exit: block number from 1, "last" (the whole model, exact), a block's dotted path,
             "tuned", a `TunedExit`, an `AdditiveExit` or a `MemoryExit`; or "auto", scorers that
             compete. By default "auto" where `keep` is, else "tuned".
-        score: "loss", "entropy", "margin", "grad_norm", or a function `(logits, labels) -> scores`.
-            By default what suits the exit: entropy, and losses with a memory.
+        score: "loss", "entropy", "margin", "grad_norm", "reducible" (the loss less that of a
+            `reference`), or a function `(logits, labels) -> scores`. By default what suits the exit:
+            entropy, and losses with a memory.
+        reference: of score="reducible": the path of a file that `sift reference` wrote, a
+            `ReferenceTable` of losses by sample ID, or a `HeldOutReference`.
         keep: share of the candidates to train on, in (0, 1], a function of the step, or "auto".
             By default "auto", and 0.5 where an exit or a policy is named.
         policy: "top", "random", "percentile" or "proportional", an object such as
@@ -129,6 +134,7 @@ class Sifter:
         *,
         exit: int | str | Exit | None = None,
         score: Score | None = None,
+        reference: str | Path | Reference | None = None,
         keep: float | Callable[[int], float] | Literal["auto"] | None = None,
         policy: str | Policy | Callable[..., Tensor] = "top",
         trim: float = 0.0,
@@ -165,6 +171,7 @@ class Sifter:
         self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
         self.rule = make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
+        score, found = make_reference(score, reference, self.exit, keep=keep, rule=self.rule)
         self.meter, self.cursor = Meter(), Cursor()
         self.auditor = Auditor(
             self.meter,
@@ -183,6 +190,7 @@ class Sifter:
             losses=losses,
             batch_size=score_batch_size,
             idle=not scored,
+            reference=found,
         )
         self.pilot: Pilot | None = None
         if isinstance(self.exit, AutoExit) and keep == AUTO:
@@ -229,7 +237,7 @@ class Sifter:
         plan = self._scorer.plan
         objective = "found on the first batch" if plan is None else str(plan)
         return (
-            f"Sifter(exit={self.exit!r}, score={self._scorer.score!r}, {self.schedule}, {self.rule},\n"
+            f"Sifter(exit={self.exit!r}, score={self.settings()['score']!r}, {self.schedule}, {self.rule},\n"
             f"       objective: {objective})"
         )
 
@@ -332,6 +340,11 @@ class Sifter:
         state that is refused changes nothing.
         """
         load_saved(self, state)
+
+    @property
+    def reference(self) -> Reference | None:
+        """What score="reducible" takes off the losses."""
+        return self._scorer.reference
 
     @property
     def device(self) -> torch.device:

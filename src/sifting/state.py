@@ -30,6 +30,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
         "exit": sifter.exit.state_dict(),
         "pilot": None if sifter.pilot is None else sifter.pilot.state_dict(),
         "under_way": sifter.observer.under_way,
+        "reference": None if sifter.reference is None else sifter.reference.state_dict(),
     }
 
 
@@ -49,8 +50,10 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     settings = found.inside("settings").content
     under_way = found.whole("under_way")
     pilot = None if sifter.pilot is None else found.inside("pilot")
+    learned = found.get("reference") if sifter.reference is not None else None
+    reference = {} if learned is None else found.inside("reference").content
     # the last that can fail, so that nothing else has changed yet
-    _load_learned(sifter, found.inside("exit").content, pilot)
+    _load_learned(sifter, found.inside("exit").content, pilot, reference)
     sifter._generator.set_state(generator)
     sifter._scorer.autocast = autocast
     sifter.cursor.adopt(*place)
@@ -60,12 +63,16 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     say_changes(settings, sifter.settings())
 
 
-def _load_learned(sifter: Sifter, exit: Mapping[str, Any], pilot: Plain | None) -> None:
+def _load_learned(
+    sifter: Sifter, exit: Mapping[str, Any], pilot: Plain | None, reference: Mapping[str, Any]
+) -> None:
     """Put back what exit and autopilot have learned: both, or neither, also of exits of one's own.
 
     An exit refuses what is another exit's.
     """
     parts: list[tuple[Any, Any]] = [(sifter.exit, exit)]
+    if sifter.reference is not None:
+        parts.insert(0, (sifter.reference, reference))
     if sifter.pilot is not None and pilot is not None:
         parts.insert(0, (sifter.pilot, pilot.content))
     before = [(part, part.state_dict()) for part, _ in parts]

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sifting.exits.base import Exit, Setting, TrainedBatch
+from sifting.exits.base import Exit, Setting, TrainedBatch, ids_in
 from sifting.exits.input import InputExit
-from sifting.exits.memory import MemoryExit, ids_in
+from sifting.exits.memory import MemoryExit
 from sifting.exits.tuned import TunedExit
 from sifting.model.objective import Score
 from sifting.model.places import work_share

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,8 @@ class Exit(ABC):
     by_id = False  # whether it scores by the samples' IDs alone, before anything is read
     learns = False  # whether it has weights of its own, which ranks of one model train together
     shardable = False  # whether it can score a model whose parameters are spread over ranks
+    # gives, by ID, what score="reducible" takes off, to an exit that scores by IDs
+    reference: Callable[[Sequence[Any]], Tensor] | None = None
     default_score: Score = "entropy"  # where the user names none
     default_explore = 0.0  # share of random picks, where the user names none
     remedy = "exit='tuned', a later exit, a larger explore= (0.5)"  # where it chooses badly
@@ -128,3 +130,21 @@ class Exit(ABC):
                 f"the state holds weights of a learned exit ({', '.join(state)}), but this sifter's exit "
                 f"is a {type(self).__name__}: make the sifter with the exit the state was saved with"
             )
+
+
+def ids_in(call: Call, batch: Any, who: str = "a MemoryExit") -> Sequence[Any]:
+    """The IDs of a batch's samples, as `ids=` finds them.
+
+    Args:
+        who: needs them, for a message.
+    """
+    if call.ids is None:
+        raise ValueError(
+            f"{who} has to know which sample is which: iterate over sifter(loader) with a DataLoader "
+            "over a map-style data set, or pass ids= to the Sifter, the key of the batch that holds the "
+            "samples' IDs, its position, or a function of the batch"
+        )
+    ids, size = call.ids_of(batch), call.samples.size(batch)
+    if len(ids) != size:
+        raise ValueError(f"ids={call.ids!r} gave {len(ids)} IDs for {size} samples")
+    return ids

@@ -49,6 +49,7 @@ class InputExit(TunedExit):
         self._member: Any = None  # of a batch that the model is given as it is
         self._by_losses = False  # whether it learns from exact losses, which the model is run for
         self._scored = 0  # batches from which it could have learned
+        self.always: float = ALWAYS
 
     def __repr__(self) -> str:
         return "InputExit()"
@@ -95,7 +96,7 @@ class InputExit(TunedExit):
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
         if learn:
             self._scored += 1
-            learn = self._scored <= ALWAYS or self._scored % SELDOM == 0
+            learn = self._scored <= self.always or self._scored % SELDOM == 0
         return super().score(plan, model, batch, score, learn)
 
     def _hidden(self, plan: Plan, model: nn.Module, batch: Any) -> Tensor:

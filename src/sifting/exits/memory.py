@@ -13,11 +13,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from sifting.data.stream import plain_indices
-from sifting.exits.base import Exit, Setting, TrainedBatch
+from sifting.exits.base import Exit, Setting, TrainedBatch, ids_in
 from sifting.exits.loss_table import MOST, LossTable
 from sifting.exits.table_state import check_table
 from sifting.measure.audit import warn_user
-from sifting.model.call import Call
 from sifting.model.objective import Score
 from sifting.model.plan import Plan
 from sifting.parallel.ranks import Ranks
@@ -122,26 +121,30 @@ class MemoryExit(Exit):
             self.table.slots(ids_in(plan.call, probe))
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
-        slots_B = self.table.slots(ids_in(plan.call, batch))
+        ids = ids_in(plan.call, batch)
+        slots_B = self.table.slots(ids)
         if learn:
             self._scored.append(slots_B)
-        return self._score(slots_B)[0]
+        return self._score(slots_B, ids)[0]
 
     def score_ids(self, ids: Sequence[Any]) -> Tensor:
         slots_B = self.table.slots(ids)
-        scores_B, passed_B = self._score(slots_B)
+        scores_B, passed_B = self._score(slots_B, ids)
         self.table.pass_over(slots_B, passed_B)
         return scores_B
 
     def peek(self, ids: Sequence[Any]) -> Tensor:
         """Scores of samples that are no candidates of a step: nothing is counted as passed over."""
-        return self._score(self.table.slots(ids))[0]
+        return self._score(self.table.slots(ids), ids)[0]
 
-    def _score(self, slots_B: Tensor) -> tuple[Tensor, Tensor]:
+    def _score(self, slots_B: Tensor, ids: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Scores, and how often each was passed over before."""
         self._write()
         mean, highest = self.table.levels()
         losses_B, passed_B = self.table.read(slots_B)
+        if self.reference is not None:
+            losses_B = losses_B - self.reference(ids)
+            highest = max(highest, float(losses_B.nan_to_num(-math.inf).max()))
         scores_B = scores_of(losses_B, passed_B, mean=mean, highest=highest, revisit=self.revisit)
         return scores_B, passed_B
 
@@ -222,20 +225,6 @@ class MemoryExit(Exit):
         self._under_way = False
         if "untold" in state and self._ranks is not None:
             self._untold = list(zip(state["untold_ids"], state["untold"], strict=True))
-
-
-def ids_in(call: Call, batch: Any) -> Sequence[Any]:
-    """The IDs of a batch's samples, as `ids=` finds them."""
-    if call.ids is None:
-        raise ValueError(
-            "a MemoryExit has to know which sample is which: iterate over sifter(loader) with a DataLoader "
-            "over a map-style data set, or pass ids= to the Sifter, the key of the batch that holds the "
-            "samples' IDs, its position, or a function of the batch"
-        )
-    ids, size = call.ids_of(batch), call.samples.size(batch)
-    if len(ids) != size:
-        raise ValueError(f"ids={call.ids!r} gave {len(ids)} IDs for {size} samples")
-    return ids
 
 
 def scores_of(

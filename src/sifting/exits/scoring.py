@@ -14,6 +14,7 @@ from sifting.data.tree import describe, to_device
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.block import BlockExit
+from sifting.exits.reference import Reference
 from sifting.log import say
 from sifting.measure.audit import warn_user
 from sifting.model.agreement import verify
@@ -43,6 +44,7 @@ class Scorer:
         losses: the user's losses of model and batch.
         batch_size: candidates that go through the model at a time; None for all.
         idle: whether the exit is not used at all (random choice).
+        reference: whose losses are taken off the exit's; None for none.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Scorer:
         losses: Losses | None = None,
         batch_size: int | None,
         idle: bool,
+        reference: Reference | None = None,
     ) -> None:
         self.whole, self.model = model, unwrap(model)
         self.exit, self.call, self.loss_fn = exit, call, loss_fn
@@ -70,6 +73,9 @@ class Scorer:
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
         self._unplanned = 0  # batches in which nothing had a label
         self._exact = BlockExit("last")
+        self.reference = reference
+        if reference is not None and exit.by_id:
+            exit.reference = reference.of_ids
 
     @property
     def device(self) -> torch.device:
@@ -78,8 +84,13 @@ class Scorer:
             return parameter.device
         return torch.device("cpu")
 
-    def scores(self, batch: Any, *, learn: bool) -> Tensor | None:
-        """Scores of a batch; None where none of its samples has a label."""
+    def scores(self, batch: Any, *, learn: bool, ids: Sequence[Any] | None = None) -> Tensor | None:
+        """Scores of a batch; None where none of its samples has a label.
+
+        Args:
+            learn: whether an exit with weights of its own learns from it.
+            ids: of its samples, where the sifter drew them itself.
+        """
         moved, still = self._given(batch)
         with torch.no_grad() if still else self._pass():
             plan = self._planned(moved)
@@ -93,7 +104,17 @@ class Scorer:
             self._check_count(moved, len(scores_B))
             if learn:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
+            if not self.exit.by_id:
+                scores_B = self._reduced(plan, moved, scores_B, ids)
         return scores_B.float().to(self.device)
+
+    def _reduced(
+        self, plan: Plan, batch: Any, losses_B: Tensor, ids: Sequence[Any] | None
+    ) -> Tensor:
+        """Losses less those of the reference, where there is one."""
+        if self.reference is None:
+            return losses_B
+        return losses_B - self.reference.losses(plan, self.model, batch, ids).to(losses_B)
 
     def _check_count(self, batch: Any, count: int) -> None:
         """Raise where there is not one score for each sample."""
@@ -139,13 +160,17 @@ class Scorer:
                 plan, self.model, moved, self.score, learn=learn, ids=ids
             )
 
-    def examine(self, batch: Any, *, early: bool) -> list[Examined] | None:
+    def examine(
+        self, batch: Any, *, early: bool, ids: Sequence[Any] | None = None
+    ) -> list[Examined] | None:
         """Piece by piece: exact losses, what is misclassified, and the exit's own losses.
 
-        None where there are no labels, and so no exact loss.
+        None where there are no labels, and so no exact loss. Losses are less those of the reference,
+        where there is one.
 
         Args:
             early: whether the exit's losses are wanted.
+            ids: of the samples, where the sifter drew them itself.
         """
         moved = self.moved(batch)
         with self._pass():
@@ -157,7 +182,24 @@ class Scorer:
                 exact_B, wrong_B = self._exact.examine(plan, self.model, piece)
                 early_B = self.exit.score(plan, self.model, piece, "loss", False) if early else None
                 found.append((exact_B, wrong_B, early_B))
+            if self.reference is not None:
+                found = self._all_reduced(plan, moved, found, ids)
         return found
+
+    def _all_reduced(
+        self, plan: Plan, batch: Any, found: list[Examined], ids: Sequence[Any] | None
+    ) -> list[Examined]:
+        assert self.reference is not None
+        off_B = self.reference.losses(plan, self.model, batch, ids)
+        parts = off_B.split([len(exact_B) for exact_B, *_ in found])
+        return [
+            (
+                exact_B - off.to(exact_B),
+                wrong_B,
+                None if early_B is None else early_B - off.to(early_B),
+            )
+            for (exact_B, wrong_B, early_B), off in zip(found, parts, strict=True)
+        ]
 
     def check(self, batch: Any) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""

@@ -70,6 +70,7 @@ class Auditor:
         self._random = silent
         self.remedy, self.cheaper = remedy, cheaper
         self.by_loss = False  # whether high losses are what is selected
+        self.reducible = False  # whether it is what losses have beyond a reference's
         self.silent = silent
 
     @property
@@ -78,7 +79,7 @@ class Auditor:
 
         The same on every rank, though one writes: they have to run the model equally often.
         """
-        return self._logs and not self._random and not self.by_loss
+        return self._logs and not self._random and not (self.by_loss or self.reducible)
 
     def due(self, keep: float, selection: int | None = None) -> bool:
         """Whether a selection is to be audited.
@@ -119,7 +120,9 @@ class Auditor:
             kept_K = wrong_B[indices_K]
             counted_K = kept_K[kept_K >= 0].double()
             wrong = float(counted_K.mean()) if len(counted_K) else None
-        self.meter.audit(quality(scores_B, exact_B, indices_K), wrong)
+        # what a reference finds harder than the model does has nothing left to be learned
+        worth_B = exact_B.clamp_min(0) if self.reducible else exact_B
+        self.meter.audit(quality(scores_B, exact_B, indices_K, worth_B=worth_B), wrong)
         if self.log is not None:
             early = scores_B if early_B is None else early_B
             line = {

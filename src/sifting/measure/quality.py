@@ -27,20 +27,29 @@ class Quality:
     rho_approx: float
 
 
-def quality(scores_B: Tensor, exact_B: Tensor, indices_K: Tensor) -> Quality:
+def quality(
+    scores_B: Tensor, exact_B: Tensor, indices_K: Tensor, *, worth_B: Tensor | None = None
+) -> Quality:
     """Judge a choice by the exact losses.
 
     >>> quality(torch.tensor([1., 2., 3., 4.]), torch.tensor([1., 2., 3., 4.]), torch.tensor([2, 3]))
     Quality(recall=1.0, rank_correlation=1.0, rho_approx=1.4)
+
+    Args:
+        scores_B: by which was chosen.
+        exact_B: exact losses.
+        indices_K: the kept.
+        worth_B: what ρ is the ratio of, where it is not the exact losses as they are.
     """
     exact_B = exact_B.double().cpu()
     kept_K = indices_K.cpu()
     best_K = exact_B.argsort(descending=True, stable=True)[: len(kept_K)]
-    mean = float(exact_B.mean())
+    worth_B = exact_B if worth_B is None else worth_B.double().cpu()
+    mean = float(worth_B.mean())
     return Quality(
         recall=float(torch.isin(best_K, kept_K).double().mean()),
         rank_correlation=rank_correlation(scores_B.double().cpu(), exact_B),
-        rho_approx=float(exact_B[kept_K].mean()) / mean if mean > 0 else 1.0,
+        rho_approx=float(worth_B[kept_K].mean()) / mean if mean > 0 else 1.0,
     )
 
 

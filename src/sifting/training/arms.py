@@ -29,6 +29,7 @@ class Arm:
         until: share of the updates after which everything is trained.
         share: of the budget that it may spend; other than 1 for a baseline that ends sooner or later.
         weighted: whether what it keeps is to be weighted in the loss.
+        held_out: whether its reference learns from held-out samples.
     """
 
     about: str
@@ -39,6 +40,7 @@ class Arm:
     until: float = 1.0
     share: float = 1.0
     weighted: bool = False
+    held_out: bool = False
 
     @property
     def keep(self) -> Any:
@@ -82,6 +84,12 @@ ARMS: dict[str, Arm] = {
     "sift-mixed": Arm(
         "the paper's early exit, by loss, half of the kept at random",
         {"score": "loss", "explore": 0.5},
+    ),
+    "reducible": Arm(
+        "the exact loss less that of a light predictor trained on held-out samples",
+        {"score": "reducible"},
+        exit="last",
+        held_out=True,
     ),
     "tuned": Arm("a tuned exit, by loss", {"score": "loss"}, exit="tuned"),
     "tuned-entropy": Arm("a tuned exit, by entropy", {"score": "entropy"}, exit="tuned"),

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from sifting.autopilot.trial import Trial
+from sifting.exits.held_out import HeldOutReference
 from sifting.log import say
 from sifting.sifter import Sifter
 from sifting.training.arms import find_arm
@@ -65,6 +66,13 @@ def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | N
             accumulate=config.accumulate,
             clip=config.clip,
         )
+    if arm.held_out:
+        if problem.held_out is None:
+            raise ValueError(
+                f"arm {config.arm!r} has a reference that learns from held-out samples, and this problem has "
+                "none: give the Problem held_out="
+            )
+        more["reference"] = HeldOutReference(list(problem.held_out()))
     return arm.make(
         problem.model,
         early=problem.exit,

@@ -1,0 +1,250 @@
+"""What of a loss cannot be learned away: the loss of a reference, which is taken off the exit's.
+
+A sample with a wrong label, or text that nobody could predict, has a high loss for ever. Its loss
+beside that of a reference tells it apart: what a reference finds hard as well is hard, and not
+useful (RHO-LOSS, Mindermann et al., 2022; JEST, Evans et al., 2024; Rho-1, Lin et al., 2024).
+
+Shapes: B samples of a batch, N samples in a table.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sifting import checksums
+from sifting.data.packing import unpack
+from sifting.data.stream import plain_indices
+from sifting.exits.base import ids_in
+from sifting.model.call import Call
+from sifting.model.parts import IGNORE
+from sifting.model.plan import Plan
+
+FORMAT = 1
+SHOWN = 5  # IDs that a message names
+MANY = 2**31  # a larger number is no index, but a hash or a mistake
+
+
+class Reference(ABC):
+    """Gives the loss that a sample would have anyway, which `score="reducible"` takes off.
+
+    `ReferenceTable` is a short example.
+    """
+
+    by_id = False  # whether IDs are all it needs
+
+    def expect(self, samples: int | None) -> None:  # noqa: B027
+        """Take note of how many samples the data set has, where their IDs are its indices."""
+
+    @abstractmethod
+    def losses(self, plan: Plan, model: nn.Module, batch: Any, ids: Sequence[Any] | None) -> Tensor:
+        """One loss a sample of a batch on the model's device; called without gradients.
+
+        Args:
+            ids: of its samples, where the sifter drew them itself.
+        """
+
+    def of_ids(self, ids: Sequence[Any]) -> Tensor:
+        """One loss for each ID, where `by_id` is set."""
+        raise TypeError(f"{type(self).__name__} does not know samples by their IDs")
+
+    def state_dict(self) -> dict[str, Any]:
+        """What it has learned, as plain tensors and numbers."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` gave."""
+        if state:
+            raise ValueError(
+                f"the state holds a reference that has learned ({', '.join(state)}), and this sifter's is "
+                f"{self!r}: make the sifter with the reference the state was saved with"
+            )
+
+
+class ReferenceTable(Reference):
+    """Losses of a model that is not trained any more, one for each sample ID.
+
+    >>> table = ReferenceTable(torch.tensor([0.5, 2.0]))
+    >>> table.of_ids([1, 0, 1]).tolist()
+    [2.0, 0.5, 2.0]
+    >>> table.of_ids([7])
+    Traceback (most recent call last):
+    ValueError: the reference has no loss of sample 7 (it has 2, of the IDs 0 to 1): ...
+
+    `sifting.reference_losses` and `sift reference` make one. A sample that it does not have is an
+    error, not a guess.
+
+    Args:
+        losses_N: one loss for each sample.
+        ids: of the samples, as strings; by default they are numbered.
+        marks_N: a checksum of each sample's labels, by which other data is told; None where labels
+            differ from one reading to the next.
+        about: what model they are of, for people.
+    """
+
+    by_id = True
+
+    def __init__(
+        self,
+        losses_N: Tensor,
+        *,
+        ids: Sequence[str] | None = None,
+        marks_N: Tensor | None = None,
+        about: str = "",
+    ) -> None:
+        self.losses_N, self.marks_N, self.about = losses_N.float().cpu(), marks_N, about
+        self.ids = None if ids is None else list(ids)
+        self._places = None if ids is None else {one: place for place, one in enumerate(ids)}
+        if self.losses_N.ndim != 1 or not len(self.losses_N):
+            raise ValueError(f"losses of shape {tuple(losses_N.shape)}: give one for each sample")
+        if self.ids is not None and len(self._places or ()) != len(self.losses_N):
+            raise ValueError(
+                f"{len(self.ids)} IDs, {len(self._places or ())} of them different, for {len(losses_N)} "
+                "losses: give one of its own to each"
+            )
+        self._checked = marks_N is None
+
+    def __len__(self) -> int:
+        return len(self.losses_N)
+
+    def __repr__(self) -> str:
+        mark = zlib.crc32(self.losses_N.numpy().tobytes())
+        return f"ReferenceTable({len(self)} samples, {mark:08x})"
+
+    def expect(self, samples: int | None) -> None:
+        if samples is not None and self.ids is None and samples != len(self):
+            raise ValueError(
+                f"the reference is of {len(self)} samples, and the data set has {samples}: it is of other data. "
+                "Make it anew (sift reference), from the data set that is trained"
+            )
+
+    def of_ids(self, ids: Sequence[Any]) -> Tensor:
+        return self.losses_N[self._found(ids)]
+
+    def _found(self, ids: Sequence[Any]) -> Tensor:
+        given = plain_indices(ids)
+        if self._places is not None:
+            places = [self._places.get(str(one), -1) for one in given]
+        else:
+            whole = [isinstance(one, int) and 0 <= one < len(self) for one in given]
+            places = [one if sound else -1 for one, sound in zip(given, whole, strict=True)]
+        missing = [one for one, place in zip(given, places, strict=True) if place < 0]
+        found = torch.tensor(places, dtype=torch.long)
+        if not missing:
+            broken = ~self.losses_N[found].isfinite()
+            missing = [one for one, wrong in zip(given, broken.tolist(), strict=True) if wrong]
+        if missing:
+            shown = ", ".join(map(str, missing[:SHOWN])) + (", …" if len(missing) > SHOWN else "")
+            known = "" if self.ids is not None else f", of the IDs 0 to {len(self) - 1}"
+            plural = "s" if len(missing) > 1 else ""
+            raise ValueError(
+                f"the reference has no loss of sample{plural} {shown} (it has {len(self)}{known}): make it anew "
+                "from all samples that are trained (sift reference)"
+            )
+        return found
+
+    def losses(self, plan: Plan, model: nn.Module, batch: Any, ids: Sequence[Any] | None) -> Tensor:
+        if ids is None:
+            ids = ids_in(plan.call, batch, "a reference table")
+        places_B = self._found(ids)
+        if not self._checked:
+            self._check(places_B, ids, label_marks(plan.call, batch))
+            self._checked = True  # samples of another order or data set differ in the first batch
+        return self.losses_N[places_B]
+
+    def _check(self, places_B: Tensor, ids: Sequence[Any], marks_B: Tensor | None) -> None:
+        assert self.marks_N is not None
+        if marks_B is None or len(marks_B) != len(places_B):
+            return
+        other_B = self.marks_N[places_B] != marks_B
+        if bool(other_B.any()):
+            row = int(other_B.nonzero()[0])
+            raise ValueError(
+                f"the reference is of other data: sample {plain_indices(ids)[row]} has other labels than when it "
+                f"was made, as have {int(other_B.sum())} of {len(other_B)} candidates. Make it anew (sift "
+                "reference), from the data set that is trained, in its order"
+            )
+
+    def save(self, path: str | Path) -> None:
+        """Write it whole or not at all, with a checksum; plain JSON, of which nothing is unpickled."""
+        marks = None if self.marks_N is None else _text(self.marks_N)
+        content = {
+            "format": FORMAT,
+            "kind": "reference losses",
+            "samples": len(self),
+            "about": self.about,
+            "ids": self.ids,
+            "losses": _text(self.losses_N),
+            "marks": marks,
+        }
+        checksums.write_json(Path(path), content)
+
+    @classmethod
+    def load(cls, path: str | Path) -> ReferenceTable:
+        """Read what `save` wrote.
+
+        Raises:
+            Damaged: where it is not as it was written, or something else.
+            OSError: where it cannot be read.
+        """
+        path = Path(path)
+        found = checksums.read_json(path)
+        if found.get("kind") != "reference losses" or found.get("format") != FORMAT:
+            raise checksums.Damaged(
+                f"{path} holds no reference losses of format {FORMAT}: make them with sift reference"
+            )
+        count = found.get("samples")
+        try:
+            losses_N = _numbers(found["losses"], torch.float32, count)
+            marks = found["marks"]
+            marks_N = None if marks is None else _numbers(marks, torch.int64, count)
+            return cls(losses_N, ids=found["ids"], marks_N=marks_N, about=str(found["about"]))
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise checksums.Damaged(f"{path} is damaged: {error}") from error
+
+
+def _text(values_N: Tensor) -> str:
+    return base64.b64encode(values_N.numpy().tobytes()).decode("ascii")
+
+
+def _numbers(text: str, dtype: torch.dtype, count: Any) -> Tensor:
+    values_N = torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=dtype)
+    if len(values_N) != count:
+        raise ValueError(f"{len(values_N)} values of {count} samples")
+    return values_N
+
+
+def label_marks(call: Call, batch: Any) -> Tensor | None:
+    """A checksum of each sample's labels, whatever they are padded with; None where there are none.
+
+    >>> padded = label_marks(Call(), {"labels": torch.tensor([[5, 6, -100, -100]])})
+    >>> bool(padded == label_marks(Call(), {"labels": torch.tensor([[5, 6]])}))
+    True
+    """
+    if call.samples.documents(batch) is not None:
+        documents = unpack(batch)
+        named = [{k: v for k, v in part.items() if "label" in str(k)} for part in documents]
+        return torch.tensor([_mark(list(part.values())) for part in named])
+    labels = list(call.labels_of(batch).values())
+    size = call.samples.size(batch)
+    if not labels or any(len(value) != size for value in labels):
+        return None
+    return torch.tensor([_mark([value[row] for value in labels]) for row in range(size)])
+
+
+def _mark(labels: list[Any]) -> int:
+    mark = 0
+    for value in labels:
+        flat = torch.as_tensor(value).detach().cpu().reshape(-1)
+        flat = flat.float() if flat.is_floating_point() else flat.long()
+        flat = flat[1:] if len(flat) > 1 else flat  # packing hides what nothing predicts
+        mark = zlib.crc32(flat[flat != IGNORE].numpy().tobytes(), mark)
+    return mark
