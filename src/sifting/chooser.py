@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 
 from sifting.autopilot.pilot import Pilot
+from sifting.budget import Budget
+from sifting.data.lengths import token_counts
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
 from sifting.parallel.ranks import Ranks, Share, even_count
+from sifting.selection.budget import deal
 from sifting.selection.choice import Choice, Rule
 from sifting.selection.policies import Random
 from sifting.selection.schedule import Schedule
@@ -43,6 +46,7 @@ class Chooser:
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
         together: the ranks to choose with; None to choose alone.
         pilot: is told of audits, where what is kept is left to it.
+        budget: what is kept, where that is no number of samples.
     """
 
     def __init__(
@@ -57,11 +61,13 @@ class Chooser:
         nonfinite: Literal["raise", "drop"],
         together: Ranks | None,
         pilot: Pilot | None = None,
+        budget: Budget | None = None,
     ) -> None:
         self.scorer, self.rule, self.schedule = scorer, rule, schedule
         self.samples = scorer.call.samples
         self.meter, self.auditor, self.generator = meter, auditor, generator
         self.nonfinite, self.together, self.pilot = nonfinite, together, pilot
+        self.budget = budget
 
     def __call__(
         self,
@@ -103,6 +109,8 @@ class Chooser:
         self, batch: Any, scores_B: Tensor, rule: Rule, step: int, wanted: int | None
     ) -> tuple[Step, Choice]:
         """Choose among this rank's candidates or all ranks', and take what is trained here."""
+        if self.budget is not None:
+            return self._choose_within(self.budget, batch, scores_B, rule, step)
         sizes: tuple[int, ...] = (len(scores_B),)
         together = self.together
         if together is not None:
@@ -128,6 +136,42 @@ class Chooser:
         )
         return Step(len(selection.indices), selection, choice.explored, count), choice
 
+    def _choose_within(
+        self, budget: Budget, batch: Any, scores_B: Tensor, rule: Rule, step: int
+    ) -> tuple[Step, Choice]:
+        """Choose what a budget pays for; ranks that choose together divide it evenly."""
+        size, together = len(scores_B), self.together
+        costs_B, sizes = budget.costs(batch, size), (size,)
+        if rule.policy.scored:
+            scores_B = budget.per_cost(scores_B, costs_B, batch, self.scorer.call)
+        if together is not None:
+            scores_B, sizes = together.join(scores_B, batch, self.generator, self.samples)
+            costs_B = torch.cat(together.gather(costs_B))
+        scores_B = finite(scores_B, drop=self.nonfinite == "drop")
+        choice = budget.choose(
+            scores_B,
+            costs_B,
+            self.schedule.keep_at(step),
+            rule=rule,
+            generator=self.generator,
+            ranks=len(sizes),
+        )
+        indices_K, explored_K = choice.indices_K, choice.explored_K
+        if together is None:
+            kept = self.samples.take(batch, indices_K, size=size)
+        else:
+            hands = deal(costs_B[indices_K.cpu()], len(sizes))
+            order_K = torch.tensor([i for hand in hands for i in hand], device=indices_K.device)
+            counts = tuple(map(len, hands))
+            share = Share(together.rank, sizes, indices_K[order_K], counts)
+            kept = together.exchange(batch, share, self.samples)
+            own_K = order_K[share.mine]
+            indices_K, explored_K = indices_K[own_K], explored_K[own_K]
+        ones_K = torch.ones(len(indices_K), device=scores_B.device)
+        selection = Selection(indices_K, ones_K, scores_B, budget.ready(kept), explored_K)
+        # nothing is told of random picks: whose turn it is depends on what fits
+        return Step(len(indices_K), selection, 0, len(choice.indices_K)), choice
+
     def _audit(
         self,
         batch: Any,
@@ -145,8 +189,14 @@ class Chooser:
             found = [piece for pieces in parts for piece in pieces] if all(parts) else None
         if found is None:
             return
-        wrong = [flags for _, flags, _ in found if flags is not None]
-        early = [losses for *_, losses in found if losses is not None]
+        wrong = [flags for _, flags, *_ in found if flags is not None]
+        early = [losses for _, _, losses, _ in found if losses is not None]
+        sums = [losses for *_, losses in found if losses is not None]
+        lengths_B = token_counts(batch) if sums and self.scorer.reference is None else None
+        if self.together is not None and sums:
+            everyones = self.together.gather(lengths_B)
+            known = all(one is not None for one in everyones)
+            lengths_B = torch.cat([one for one in everyones if one is not None]) if known else None
         exact_B = torch.cat([losses for losses, *_ in found]).float()
         scores_B = selection.scores.to(exact_B.device)
         # what was trimmed has no part in the judgement: as a score that was dropped
@@ -163,6 +213,8 @@ class Chooser:
             wrong_B=torch.cat(wrong) if wrong else None,
             indices_K=choice.indices_K.to(exact_B.device),
             early_B=torch.cat(early) if early else None,
+            sums_B=torch.cat(sums) if sums else None,
+            lengths_B=lengths_B,
         )
 
     def by_ids(self, ids: list[Any], size: int) -> IdChoice:
@@ -243,7 +295,9 @@ class Chooser:
                 told how many each trains, it is.
         """
         keep = self.schedule.keep
-        if self.together is not None and divides and not callable(keep):
+        if self.budget is not None:
+            self.budget.costs(batch, self.samples.size(batch))
+        elif self.together is not None and divides and not callable(keep):
             sizes = [self.samples.size(batch)] * self.together.world
             count = self.schedule.count(step=0, size=sum(sizes))
             if count != even_count(count, sizes):

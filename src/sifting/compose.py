@@ -13,6 +13,7 @@ from sifting.autopilot.pieces import Pieces
 from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
+from sifting.budget import Budget, make_budget
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.reference import Reference, ReferenceTable
@@ -25,9 +26,11 @@ from sifting.model.objective import PerSampleLoss, Score
 from sifting.parallel.detect import data_parallel, in_use
 from sifting.parallel.ranks import Ranks
 from sifting.selection import scores
+from sifting.selection.budget import check_order
 from sifting.selection.choice import Rule
 from sifting.selection.policies import Proportional, find_policy
 from sifting.selection.schedule import Schedule, kept_count
+from sifting.selection.tokens import MeanOfTokens, Tokens, find_tokens
 
 
 def one_of(name: str, value: object, first: str, second: str) -> None:
@@ -126,6 +129,19 @@ def make_rule(
     return rule
 
 
+def checked_budget(budget: Any, tokens: Tokens, rule: Rule, keep: Any) -> Budget | None:
+    """What `budget=` stands for, where the other arguments go with it."""
+    found = make_budget(budget, tokens)
+    if found is None:
+        return None
+    if keep == AUTO:
+        raise ValueError(
+            f"budget={found!r} goes with a fixed keep=: an autopilot counts samples. Give keep=0.5, say"
+        )
+    check_order(rule)
+    return found
+
+
 def make_scorer(
     model: nn.Module,
     exit: Exit,
@@ -137,6 +153,7 @@ def make_scorer(
     batch_size: int | None,
     idle: bool,
     reference: Reference | None = None,
+    tokens: Any = "mean",
 ) -> Scorer:
     """What gives the scores."""
     if not isinstance(model, nn.Module):
@@ -160,6 +177,7 @@ def make_scorer(
         batch_size=batch_size,
         idle=idle,
         reference=None if idle else reference,
+        tokens=find_tokens(tokens),
     )
 
 
@@ -253,13 +271,17 @@ def join_ranks(
     return ranks
 
 
-def settings_of(scorer: Scorer, rule: Rule, schedule: Schedule) -> dict[str, Any]:
+def settings_of(
+    scorer: Scorer, rule: Rule, schedule: Schedule, budget: Budget | None = None
+) -> dict[str, Any]:
     """What is selected by, in plain values."""
     keep, score, reference = schedule.keep, scorer.score, scorer.reference
     return {
         "exit": repr(scorer.exit),
         "score": getattr(score, "__name__", "a function") if callable(score) else score,
         **({} if reference is None else {"score": REDUCIBLE, "reference": repr(reference)}),
+        **({} if isinstance(scorer.tokens, MeanOfTokens) else {"tokens": scorer.tokens.name}),
+        **({} if budget is None else {"budget": repr(budget)}),
         "policy": rule.policy.name,
         "keep": getattr(keep, "about", "a function") if callable(keep) else keep,
         "explore": rule.explore,

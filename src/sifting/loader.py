@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from sifting.budget import tokens_in
 from sifting.cursor import Place, choice_of
 from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.pooling import PoolPosition, PoolSource
@@ -21,7 +22,7 @@ from sifting.data.splitting import BatchSource
 from sifting.data.stream import plain_indices
 from sifting.measure.stopwatch import now
 from sifting.selection.schedule import candidate_count
-from sifting.step import Step
+from sifting.step import Selection, Step
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
@@ -101,6 +102,7 @@ class SiftedLoader:
                 cursor.position = place  # that of the loader used last
                 meter.counts["steps"] += 1
                 meter.counts["samples_trained"] += step.size
+                meter.counts["tokens_trained"] += tokens_in(batch)
                 sifter.observer.hand_out(step, batch)
                 with self._step():
                     yield batch
@@ -151,7 +153,7 @@ class SiftedLoader:
                 first = False
             if not place.pieces:
                 counted = sifter.step >= sifter.schedule.warmup_steps
-                meter.counts["candidates_seen"] += size
+                self._see(candidates, size)
                 sifter.cursor.batches_met += counted
                 place = source.met(counted)
             step = sifter.step - place.pieces
@@ -170,7 +172,7 @@ class SiftedLoader:
         before = sifter.step - (0 if resumed is None else resumed.steps)
         first = resumed is None and meter.counts["candidates_seen"] == 0
         for batch, size, drawn, place in self._timed(source.start(resumed, self._plan(before))):
-            meter.counts["candidates_seen"] += drawn
+            self._see(batch, drawn)
             if first:
                 self._check(batch, drawn)
                 first = False
@@ -196,7 +198,8 @@ class SiftedLoader:
             if len(ids) == size:
                 return Draw(ids, size, size, sifts=False)
             # asked each time: an autopilot may change its scorer
-            if not (sifter.exit.by_id or not sifter.rule.policy.scored):
+            by_id = sifter.exit.by_id or not sifter.rule.policy.scored
+            if not by_id or sifter.budget is not None:  # what a sample costs is not known by its ID
                 return Draw(ids, size, len(ids), sifts=True)
             made = sifter.chooser.by_ids(plain_indices(ids), size)
             ordinal = meter.counts["selections"] + source.sifted_ahead + 1
@@ -217,7 +220,7 @@ class SiftedLoader:
             if draw.sifts and draw.choice is None and samples.documents(batch) is not None:
                 found = samples.size(batch)
             apart = found != draw.candidates
-            meter.counts["candidates_seen"] += found
+            self._see(batch, found)
             if not draw.sifts:
                 yield batch, Step(draw.size, ids=draw.indices), place
                 continue
@@ -234,6 +237,12 @@ class SiftedLoader:
             assert made.selection is not None
             yield made.selection.batch, made, place
 
+    def _see(self, batch: Any, count: int) -> None:
+        """Count candidates, and the tokens of those that were read."""
+        counts = self.sifter.meter.counts
+        counts["candidates_seen"] += count
+        counts["tokens_seen"] += tokens_in(batch)
+
     def _check(self, candidates: Any, size: int) -> None:
         """What cannot work should fail on the first batch, not when warm-up ends."""
         keep = self.sifter.schedule.keep
@@ -249,6 +258,29 @@ class SiftedLoader:
     def _step(self) -> AbstractContextManager[None]:
         """What is open while the user's step runs: here, from one batch to the next."""
         return self.sifter.observer.training(self.sifter.model)
+
+
+def select(sifter: Sifter, batch: Any) -> Selection:
+    """Choose among a batch of candidates that somebody else drew; see `Sifter.select`."""
+    size = sifter.chooser.samples.size(batch)
+    if size < 2:
+        raise ValueError(
+            f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
+            "times the batch you train on"
+        )
+    sifter.observer.end_step()
+    if not sifter.meter.counts["steps"]:
+        sifter.chooser.check(batch, divides=False)
+    step = sifter.chooser(batch, size)
+    assert step.selection is not None
+    counts = sifter.meter.counts
+    counts["candidates_seen"] += size
+    counts["samples_trained"] += step.size
+    counts["tokens_seen"] += tokens_in(batch)
+    counts["tokens_trained"] += tokens_in(step.selection.batch)
+    counts["steps"] += 1
+    sifter.observer.hand_out(step, step.selection.batch)
+    return step.selection
 
 
 def _words(place: Place) -> str:

@@ -22,6 +22,7 @@ from sifting.chooser import Chooser
 from sifting.compose import (
     AUTO,
     check_auto,
+    checked_budget,
     choose_mode,
     group_of,
     join_ranks,
@@ -40,7 +41,7 @@ from sifting.exits import make_exit
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit, Setting
 from sifting.exits.reference import Reference
-from sifting.loader import SiftedLoader
+from sifting.loader import SiftedLoader, select
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
 from sifting.measure.stats import Stats, reduced
@@ -52,6 +53,7 @@ from sifting.parallel.detect import in_use
 from sifting.parallel.ranks import Ranks
 from sifting.selection.policies import Policy
 from sifting.selection.schedule import Schedule
+from sifting.selection.tokens import Tokens
 from sifting.state import load_saved, saved
 from sifting.step import Selection
 
@@ -84,6 +86,12 @@ class Sifter:
             `ReferenceTable` of losses by sample ID, or a `HeldOutReference`.
         keep: share of the candidates to train on, in (0, 1], a function of the step, or "auto".
             By default "auto", and 0.5 where an exit or a policy is named.
+        tokens: how a document's score is made of its tokens': "mean", "sum", "share" (above 1) or
+            "hardest" (the mean of the highest tenth), an object such as `HardestTokens(0.2)`, or a
+            function `(scores, mask) -> scores` of documents by tokens. So is its loss.
+        budget: what `keep` is a share of: "samples", or "tokens", by which a document costs its
+            length, padding not counted, and is chosen by what it is worth for that; or a function
+            `(batch) -> costs`.
         policy: "top", "random", "percentile" or "proportional", an object such as
             `Percentile(beta=2)`, or a function `(scores, count, generator) -> indices`.
         trim: share of the candidates with the most extreme scores, as suspected label noise,
@@ -136,6 +144,8 @@ class Sifter:
         score: Score | None = None,
         reference: str | Path | Reference | None = None,
         keep: float | Callable[[int], float] | Literal["auto"] | None = None,
+        tokens: str | Tokens | Callable[..., Tensor] = "mean",
+        budget: str | Callable[..., Any] = "samples",
         policy: str | Policy | Callable[..., Tensor] = "top",
         trim: float = 0.0,
         explore: float | None = None,
@@ -191,7 +201,9 @@ class Sifter:
             batch_size=score_batch_size,
             idle=not scored,
             reference=found,
+            tokens=tokens,
         )
+        self.budget = checked_budget(budget, self._scorer.tokens, self.rule, keep)
         self.pilot: Pilot | None = None
         if isinstance(self.exit, AutoExit) and keep == AUTO:
             self.pilot = keep = make_pilot(
@@ -218,6 +230,7 @@ class Sifter:
             nonfinite=nonfinite,
             together=self.ranks if scope == "global" else None,
             pilot=self.pilot,
+            budget=self.budget,
         )
         self.observer = Observer(
             self._scorer,
@@ -234,8 +247,7 @@ class Sifter:
         return SiftedLoader(self, loader)
 
     def __repr__(self) -> str:
-        plan = self._scorer.plan
-        objective = "found on the first batch" if plan is None else str(plan)
+        objective = self._scorer.plan or "found on the first batch"
         return (
             f"Sifter(exit={self.exit!r}, score={self.settings()['score']!r}, {self.schedule}, {self.rule},\n"
             f"       objective: {objective})"
@@ -243,7 +255,7 @@ class Sifter:
 
     def settings(self) -> dict[str, Any]:
         """What is selected by, in plain values: for logs, and for ranks to compare."""
-        return settings_of(self._scorer, self.rule, self.schedule)
+        return settings_of(self._scorer, self.rule, self.schedule, self.budget)
 
     def rehearse(self) -> None:
         """Sift and audit every batch from now on, silently: to measure what both cost."""
@@ -262,7 +274,7 @@ class Sifter:
     def weights(self) -> Tensor:
         """Weights of the batch that is being trained: `loss = (sifter.weights * losses).mean()`.
 
-        All ones where nothing was selected: in warm-up, or under a policy without weights.
+        All ones where nothing was selected, or under a policy without weights.
         """
         step = self.observer.current
         if step is None:
@@ -283,23 +295,7 @@ class Sifter:
 
         For loops that do not iterate over `sifter(loader)`; it counts as a step.
         """
-        size = self.chooser.samples.size(batch)
-        if size < 2:
-            raise ValueError(
-                f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
-                "times the batch you train on"
-            )
-        self.observer.end_step()
-        if not self.meter.counts["steps"]:
-            self.chooser.check(batch, divides=False)
-        step = self.chooser(batch, size)
-        assert step.selection is not None
-        counts = self.meter.counts
-        counts["candidates_seen"] += size
-        counts["samples_trained"] += step.size
-        counts["steps"] += 1
-        self.observer.hand_out(step, step.selection.batch)
-        return step.selection
+        return select(self, batch)
 
     def observe(self, losses: Tensor) -> None:
         """Report the exact losses of the batch handed out last, as met in training.
@@ -313,8 +309,8 @@ class Sifter:
         """What sifting cost, what it kept and how well it chose.
 
         Args:
-            reduce: over all ranks instead of on this one; `meter.reduced` says how. All ranks
-                must ask, or those that do wait in vain. The same as without in a plain run.
+            reduce: over all ranks instead of on this one. All ranks must ask, or those that do
+                wait in vain. The same as without in a plain run.
         """
         stats = self.meter.stats()
         if self.pilot is not None:

@@ -30,6 +30,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
         "exit": sifter.exit.state_dict(),
         "pilot": None if sifter.pilot is None else sifter.pilot.state_dict(),
         "under_way": sifter.observer.under_way,
+        "budget": None if sifter.budget is None else sifter.budget.state_dict(),
         "reference": None if sifter.reference is None else sifter.reference.state_dict(),
     }
 
@@ -53,7 +54,8 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     learned = found.get("reference") if sifter.reference is not None else None
     reference = {} if learned is None else found.inside("reference").content
     # the last that can fail, so that nothing else has changed yet
-    _load_learned(sifter, found.inside("exit").content, pilot, reference)
+    exit = found.inside("exit").content
+    _load_learned(sifter, exit, pilot, reference=reference, budget=found.get("budget"))
     sifter._generator.set_state(generator)
     sifter._scorer.autocast = autocast
     sifter.cursor.adopt(*place)
@@ -64,13 +66,20 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
 
 
 def _load_learned(
-    sifter: Sifter, exit: Mapping[str, Any], pilot: Plain | None, reference: Mapping[str, Any]
+    sifter: Sifter,
+    exit: Mapping[str, Any],
+    pilot: Plain | None,
+    *,
+    reference: Mapping[str, Any],
+    budget: Mapping[str, Any] | None,
 ) -> None:
     """Put back what exit and autopilot have learned: both, or neither, also of exits of one's own.
 
     An exit refuses what is another exit's.
     """
     parts: list[tuple[Any, Any]] = [(sifter.exit, exit)]
+    if sifter.budget is not None and budget is not None:  # begun without one: nothing is left over
+        parts.insert(0, (sifter.budget, budget))
     if sifter.reference is not None:
         parts.insert(0, (sifter.reference, reference))
     if sifter.pilot is not None and pilot is not None:

@@ -32,6 +32,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "train a small real task with and without sifting, and compare",
         "recipes",
     ),
+    "reference": (
+        "sifting.cli.reference",
+        "a model's loss of every sample, once: what score='reducible' takes off",
+        "recipes",
+    ),
     "report": ("sifting.cli.report", "runs to one page: did selection pay, and why", "report"),
     "grid": (
         "sifting.cli.grid",

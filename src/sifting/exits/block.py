@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,22 @@ from sifting.model.find import exit_in_stack, find_stack
 from sifting.model.objective import Part, Rows, Score
 from sifting.model.plan import Plan, custom_scores
 from sifting.model.stack import Stack
+
+
+class Examined(NamedTuple):
+    """What is known of some samples: one value each, or None where it has no meaning.
+
+    Attributes:
+        exact: losses, weighed over positions as scores are.
+        wrong: whether a sample is misclassified: 0 or 1, −1 for one without a label.
+        early: the exit's own losses.
+        sums: losses of all positions together.
+    """
+
+    exact: Tensor
+    wrong: Tensor | None = None
+    early: Tensor | None = None
+    sums: Tensor | None = None
 
 
 class BlockExit(Exit):
@@ -93,17 +109,18 @@ class BlockExit(Exit):
             )
         return torch.stack(values).sum(dim=0)
 
-    def examine(self, plan: Plan, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None]:
-        """Exact loss of each sample, and whether it is misclassified where that has a meaning.
-
-        The second is −1 for a sample without a label, else 0 or 1.
-        """
+    def examine(self, plan: Plan, model: nn.Module, batch: Any) -> Examined:
+        """What the whole model makes of each sample."""
         wrong: list[Tensor] = []
         losses: list[Tensor] = []
+        sums: list[Tensor] = []
 
         def consume(part: Part, found: Rows | Tensor, labels: Tensor | None) -> None:
             if plan.kind == "parts":
-                losses.append(plan.score(part, found, labels, "loss"))
+                for values, kind in zip(
+                    plan.exact_loss(part, found, labels), (losses, sums), strict=True
+                ):
+                    kind.append(values)
             single = isinstance(found, Rows) and found.mask_BT.shape[1] == 1
             if single and part.kind == "classes" and labels is not None:
                 assert isinstance(found, Rows)
@@ -116,4 +133,8 @@ class BlockExit(Exit):
         exact_B = plan.exact_losses(model, batch)
         if exact_B is not None:
             losses.append(exact_B)
-        return torch.stack(losses).sum(dim=0), wrong[0] if wrong else None
+        return Examined(
+            torch.stack(losses).sum(dim=0),
+            wrong[0] if wrong else None,
+            sums=torch.stack(sums).sum(dim=0) if sums and exact_B is None else None,
+        )

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.data.stream import plain_indices
 from sifting.data.tree import describe, to_device
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
-from sifting.exits.block import BlockExit
+from sifting.exits.block import BlockExit, Examined
 from sifting.exits.reference import Reference
 from sifting.log import say
 from sifting.measure.audit import warn_user
@@ -25,11 +26,10 @@ from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
 from sifting.parallel.detect import first_rank, gathers_inside, sharded, unwrap
 from sifting.parallel.ranks import Ranks
+from sifting.selection.tokens import MEAN, Tokens
 
 UNPLANNED = 10  # batches without any label before a warning
 DTYPES = (None, torch.bfloat16, torch.float16)  # of autocast, by their number in the state
-
-Examined = tuple[Tensor, Tensor | None, Tensor | None]
 
 
 class Scorer:
@@ -45,6 +45,7 @@ class Scorer:
         batch_size: candidates that go through the model at a time; None for all.
         idle: whether the exit is not used at all (random choice).
         reference: whose losses are taken off the exit's; None for none.
+        tokens: how a sample's positions make its score.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Scorer:
         batch_size: int | None,
         idle: bool,
         reference: Reference | None = None,
+        tokens: Tokens = MEAN,
     ) -> None:
         self.whole, self.model = model, unwrap(model)
         self.exit, self.call, self.loss_fn = exit, call, loss_fn
@@ -73,7 +75,7 @@ class Scorer:
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
         self._unplanned = 0  # batches in which nothing had a label
         self._exact = BlockExit("last")
-        self.reference = reference
+        self.reference, self.tokens = reference, tokens
         if reference is not None and exit.by_id:
             exit.reference = reference.of_ids
 
@@ -96,6 +98,8 @@ class Scorer:
             plan = self._planned(moved)
             if plan is None:
                 return None
+            if type(self.exit).by_id is True and ids is not None:
+                return self.exit.score_ids(plain_indices(ids)).float().to(self.device)
             found = [
                 self.exit.score(plan, self.model, piece, self.score, learn)
                 for piece in self._pieces(moved)
@@ -104,17 +108,13 @@ class Scorer:
             self._check_count(moved, len(scores_B))
             if learn:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
-            if not self.exit.by_id:
-                scores_B = self._reduced(plan, moved, scores_B, ids)
+            if self.reference is not None and not self.exit.by_id:
+                scores_B = scores_B - self._taken_off(plan, moved, ids).to(scores_B)
         return scores_B.float().to(self.device)
 
-    def _reduced(
-        self, plan: Plan, batch: Any, losses_B: Tensor, ids: Sequence[Any] | None
-    ) -> Tensor:
-        """Losses less those of the reference, where there is one."""
-        if self.reference is None:
-            return losses_B
-        return losses_B - self.reference.losses(plan, self.model, batch, ids).to(losses_B)
+    def _taken_off(self, plan: Plan, batch: Any, ids: Sequence[Any] | None) -> Tensor:
+        assert self.reference is not None
+        return self.reference.losses(plan, self.model, batch, ids)
 
     def _check_count(self, batch: Any, count: int) -> None:
         """Raise where there is not one score for each sample."""
@@ -179,27 +179,16 @@ class Scorer:
                 return None
             found: list[Examined] = []
             for piece in self._pieces(moved):
-                exact_B, wrong_B = self._exact.examine(plan, self.model, piece)
+                exact = self._exact.examine(plan, self.model, piece)
                 early_B = self.exit.score(plan, self.model, piece, "loss", False) if early else None
-                found.append((exact_B, wrong_B, early_B))
+                found.append(exact._replace(early=early_B))
             if self.reference is not None:
-                found = self._all_reduced(plan, moved, found, ids)
+                off = self._taken_off(plan, moved, ids)
+                for i, piece in enumerate(found):
+                    less, off = off[: len(piece.exact)].to(piece.exact), off[len(piece.exact) :]
+                    early_B = None if piece.early is None else piece.early - less
+                    found[i] = piece._replace(exact=piece.exact - less, early=early_B)
         return found
-
-    def _all_reduced(
-        self, plan: Plan, batch: Any, found: list[Examined], ids: Sequence[Any] | None
-    ) -> list[Examined]:
-        assert self.reference is not None
-        off_B = self.reference.losses(plan, self.model, batch, ids)
-        parts = off_B.split([len(exact_B) for exact_B, *_ in found])
-        return [
-            (
-                exact_B - off.to(exact_B),
-                wrong_B,
-                None if early_B is None else early_B - off.to(early_B),
-            )
-            for (exact_B, wrong_B, early_B), off in zip(found, parts, strict=True)
-        ]
 
     def check(self, batch: Any) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""
@@ -302,6 +291,7 @@ class Scorer:
             score=None if self._by_default and self.losses_fn is not None else self.score,
             rows=rows,
         )
+        plan = replace(plan, tokens=self.tokens)
         if self.sharded:
             plan = in_step(plan)
         if not self.idle:

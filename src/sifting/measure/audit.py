@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sifting.log import warned
 from sifting.measure.meter import Meter
-from sifting.measure.quality import quality
+from sifting.measure.quality import quality, rho_tokens
 from sifting.measure.stats import SiftingWarning
 
 DEAR = 0.5  # share of the time that choosing may take before a warning
@@ -101,12 +101,19 @@ class Auditor:
         wrong_B: Tensor | None,
         indices_K: Tensor,
         early_B: Tensor | None = None,
+        sums_B: Tensor | None = None,
+        lengths_B: Tensor | None = None,
     ) -> None:
         """Take in the exact losses of a choice's candidates.
 
         Args:
             early_B: the exit's own losses, for the log; the scores where they are losses.
+            sums_B: losses of all tokens of each candidate together, where they are known.
+            lengths_B: tokens of each candidate, where it has any.
         """
+        by_token = None
+        if sums_B is not None and lengths_B is not None and len(lengths_B) == len(sums_B):
+            by_token = rho_tokens(sums_B, lengths_B, indices_K)
         sound_B = scores_B.isfinite() & exact_B.isfinite()
         if not bool(sound_B[indices_K].all()):
             return  # the run is breaking; its own loss will say so
@@ -122,7 +129,7 @@ class Auditor:
             wrong = float(counted_K.mean()) if len(counted_K) else None
         # what a reference finds harder than the model does has nothing left to be learned
         worth_B = exact_B.clamp_min(0) if self.reducible else exact_B
-        self.meter.audit(quality(scores_B, exact_B, indices_K, worth_B=worth_B), wrong)
+        self.meter.audit(quality(scores_B, exact_B, indices_K, worth_B=worth_B), wrong, by_token)
         if self.log is not None:
             early = scores_B if early_B is None else early_B
             line = {

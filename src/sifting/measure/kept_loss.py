@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 
-def kept_loss(scores_B: Tensor, losses_B: Tensor, ratio: float) -> float:
+def kept_loss(
+    scores_B: Tensor, losses_B: Tensor, ratio: float, *, costs_B: Tensor | None = None
+) -> float:
     """μ(R): the share of the candidates' exact loss that the kept one in R carry.
 
     >>> import torch
@@ -19,11 +21,25 @@ def kept_loss(scores_B: Tensor, losses_B: Tensor, ratio: float) -> float:
     0.8
 
     Dropping the rest moves the mean gradient by at most √(2L·(1 − μ)·F).
+
+    Args:
+        scores_B: by which is kept.
+        losses_B: exact losses; of documents, the sum over their tokens.
+        ratio: of how many one is kept.
+        costs_B: what each costs (its tokens), where one in R of the costs is kept instead: in the
+            order of the scores, the last one as far as it fits.
     """
     losses_B = losses_B.double().cpu()
     total = float(losses_B.sum())
     if total <= 0:
         return 1 / ratio  # nothing is left to learn: no better than at random
+    if costs_B is not None:
+        order_B = scores_B.cpu().argsort(descending=True, stable=True)
+        spent_B = costs_B.double().cpu()[order_B].cumsum(0)
+        budget = float(spent_B[-1]) / ratio
+        before_B = spent_B - costs_B.double().cpu()[order_B]
+        part_B = ((budget - before_B) / (spent_B - before_B)).clamp(0, 1)
+        return float((part_B * losses_B[order_B]).sum()) / total
     count = max(1, math.ceil(len(losses_B) / ratio))
     best_K = scores_B.cpu().argsort(descending=True, stable=True)[:count]
     return float(losses_B[best_K].sum()) / total

@@ -30,13 +30,16 @@ class Meter:
         "selections",
         "candidates_seen",
         "samples_trained",
+        "tokens_seen",
+        "tokens_trained",
         "audits",
         "rehearsals",
         "held_out_seen",
         "trial_updates",
     )
     CLOCKS = ("scoring", "auditing", "between", "loading")
-    FIGURES = ("recall", "rank_correlation", "rho_approx", "misclassified")  # of an audit
+    # of an audit
+    FIGURES = ("recall", "rank_correlation", "rho_approx", "misclassified", "rho_tokens")
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(self.COUNTS, 0)
@@ -74,11 +77,12 @@ class Meter:
             end.synchronize()
             self.seconds[clock] += start.elapsed_time(end) / 1e3
 
-    def audit(self, found: Quality, wrong: float | None) -> None:
+    def audit(self, found: Quality, wrong: float | None, rho_tokens: float | None = None) -> None:
         """Add the quality of one choice."""
         self.counts["audits"] += 1
         values = [found.recall, found.rank_correlation, found.rho_approx]
-        self.recent.append([*values, math.nan if wrong is None else wrong])
+        more = [math.nan if value is None else value for value in (wrong, rho_tokens)]
+        self.recent.append([*values, *more])
 
     def observe(self, means_2: Tensor) -> None:
         """Add mean exact losses met in training: of the kept, and estimated of the candidates.
@@ -112,7 +116,7 @@ class Meter:
     def stats(self) -> Stats:
         """The summary so far."""
         self._collect(wait=True)
-        recall, correlation, rho, wrong = (self._mean(column) for column in range(4))
+        recall, correlation, rho, wrong, by_token = map(self._mean, range(len(self.FIGURES)))
         counts, seconds = self.counts, self.seconds
         return Stats(
             steps=counts["steps"],
@@ -133,6 +137,9 @@ class Meter:
             rho_explored=self._rho_explored(),
             misclassified=wrong,
             scoring_share=share_of(seconds["scoring"], seconds["between"]),
+            tokens_seen=counts["tokens_seen"],
+            tokens_trained=counts["tokens_trained"],
+            rho_tokens=by_token,
         )
 
     def condemned(self) -> float | None:
@@ -214,7 +221,7 @@ class Meter:
         Samples seen and trained are divided so that their sums stay; times are means.
         """
         state = copy.deepcopy(dict(states[rank % len(states)]))
-        for name in ("candidates_seen", "samples_trained"):
+        for name in ("candidates_seen", "samples_trained", "tokens_seen", "tokens_trained"):
             total = sum(int(theirs["counts"][name]) for theirs in states)
             state["counts"][name] = divide(total, rank, world)
         for clock in state["seconds"]:

@@ -53,6 +53,26 @@ def quality(
     )
 
 
+def rho_tokens(sums_B: Tensor, lengths_B: Tensor, indices_K: Tensor) -> float | None:
+    """Loss per token of the kept over that of the candidates; None where there is no loss.
+
+    >>> rho_tokens(torch.tensor([30.0, 10.0]), torch.tensor([10, 10]), torch.tensor([0]))
+    1.5
+
+    Times the share of the tokens that is kept, it is the share of the loss that is.
+
+    Args:
+        sums_B: losses of all tokens of each candidate together.
+        lengths_B: tokens of each, those without a label too: they are paid for.
+        indices_K: the kept.
+    """
+    sums_B, lengths_B, kept_K = sums_B.double().cpu(), lengths_B.double().cpu(), indices_K.cpu()
+    if not bool(sums_B.isfinite().all()) or not float(sums_B.sum()) > 0:
+        return None
+    kept = float(sums_B[kept_K].sum() / lengths_B[kept_K].sum())
+    return kept / float(sums_B.sum() / lengths_B.sum())
+
+
 def rank_correlation(a_B: Tensor, b_B: Tensor) -> float:
     """Spearman's rank correlation, ties sharing their mean rank; 0 where one side is constant.
 

@@ -9,7 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-QUALITY = ("recall", "rank_correlation", "rho_approx", "rho_explored", "misclassified")
+QUALITY = (
+    "recall",
+    "rank_correlation",
+    "rho_approx",
+    "rho_tokens",
+    "rho_explored",
+    "misclassified",
+)
+TOKENS = ("tokens_seen", "tokens_trained")
 JUDGED = ("learning_share", "kept_loss", "agreement", "saving")  # by the autopilot
 WINDOW = 10  # audits that the figures of selection quality are averaged over
 
@@ -49,6 +57,11 @@ class Stats(Mapping[str, Any]):
         kept_loss: share of the loss that the kept half carries.
         agreement: of the kept half's gradient with the mean one.
         saving: share of the time that the run so far is expected to have saved.
+        tokens_seen: tokens of the candidates that were read, padding not counted; 0 where samples
+            have none.
+        tokens_trained: tokens of the samples handed out for training.
+        rho_tokens: loss per token of the kept over that of the candidates, over the last audits;
+            None where losses are not known by token.
     """
 
     steps: int
@@ -76,6 +89,9 @@ class Stats(Mapping[str, Any]):
     kept_loss: float | None = None
     agreement: float | None = None
     saving: float | None = None
+    tokens_seen: int = 0
+    tokens_trained: int = 0
+    rho_tokens: float | None = None
 
     def __getitem__(self, name: str) -> Any:
         return asdict(self)[name]
@@ -89,7 +105,9 @@ class Stats(Mapping[str, Any]):
     def scalars(self) -> dict[str, float]:
         """What a logger can plot, under the names that all our logs have; what is unknown left out."""
         names = (*QUALITY, *JUDGED, "scoring_share", "candidates_seen", "samples_trained")
-        return {f"sifting/{name}": self[name] for name in names if self[name] is not None}
+        found = {f"sifting/{name}": self[name] for name in names if self[name] is not None}
+        tokens = TOKENS if self.tokens_seen else ()
+        return found | {f"sifting/{name}": self[name] for name in tokens}
 
     def __str__(self) -> str:
         kept = self.samples_trained / self.candidates_seen if self.candidates_seen else 0.0
@@ -99,6 +117,12 @@ class Stats(Mapping[str, Any]):
             f"scoring took {self.seconds_scoring:.2f} s beside {self.seconds_between:.2f} s of training "
             f"({self.scoring_share:.1%}), auditing {self.seconds_auditing:.2f} s",
         ]
+        if self.tokens_seen:
+            lines.insert(
+                1,
+                f"{self.tokens_trained} of {self.tokens_seen} tokens trained "
+                f"({self.tokens_trained / self.tokens_seen:.0%})",
+            )
         if self.option:
             lines.append(f"autopilot: {self.option} since step {self.since}, since {self.why}")
         if self.saving:
@@ -111,6 +135,10 @@ class Stats(Mapping[str, Any]):
             )
         elif self.selections:
             lines.append("choice: not audited yet")
+        if self.rho_tokens is not None:
+            lines.append(
+                f"loss per token of the kept over that of the candidates: {self.rho_tokens:.2f}"
+            )
         if self.rho_explored is not None:
             lines.append(f"rho_approx from the random picks in training: {self.rho_explored:.2f}")
         if self.misclassified is not None:
@@ -141,7 +169,7 @@ def reduced(parts: Sequence[tuple[Stats, tuple[float, float] | None]]) -> Stats:
     words = ("option", "why")  # ranks decide alike
     found: dict[str, Any] = {f.name: mean(f.name) for f in fields(Stats) if f.name not in words}
     found.update({name: stats[0][name] for name in (*words, "since")})
-    for name in ("candidates_seen", "samples_trained"):
+    for name in ("candidates_seen", "samples_trained", *TOKENS):
         found[name] = sum(own[name] for own in stats)
     for name in ("steps", "selections", "audits", "rehearsals", "held_out_seen", "trial_updates"):
         found[name] = max(own[name] for own in stats)

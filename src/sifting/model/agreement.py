@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +22,7 @@ from sifting.model.call import logits_of, loss_of
 from sifting.model.matching import tolerances
 from sifting.model.objective import GIVEN
 from sifting.model.parts import reduced_loss
+from sifting.selection.tokens import MEAN
 
 if TYPE_CHECKING:
     from sifting.model.plan import Plan
@@ -135,7 +136,7 @@ def reduced(
     """
     labels = plan.call.labels_of(batch)
     if weights_B is not None:
-        losses_B = plan.losses(logits, batch)
+        losses_B = replace(plan, tokens=MEAN).losses(logits, batch)
         return None if losses_B is None else (losses_B * weights_B.to(losses_B.device)).mean()
     if plan.kind == "loss_fn":
         assert plan.loss_fn is not None

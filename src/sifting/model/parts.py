@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sifting.selection import scores
+from sifting.selection.tokens import MEAN, Tokens, weighed
 
 CHUNK = 2**23  # logits held at a time: 32 MiB in single precision
 IGNORE = -100  # the label that means none, in torch
@@ -178,8 +179,10 @@ def check_labels(
     )
 
 
-def score_rows(rows: Rows, score: Score, *, width: int | None = None) -> Tensor:
-    """Mean score of each sample's positions, holding few logits at a time.
+def score_rows(
+    rows: Rows, score: Score, *, width: int | None = None, tokens: Tokens = MEAN
+) -> Tensor:
+    """One score of each sample's positions, their mean by default, holding few logits at a time.
 
     >>> rows = rows_of(Part("logits", "labels", "classes"), torch.zeros(2, 3, 4), torch.ones(2, 3))
     >>> score_rows(rows, lambda logits_NC, labels_N: labels_N + 0.5)
@@ -189,12 +192,17 @@ def score_rows(rows: Rows, score: Score, *, width: int | None = None) -> Tensor:
         rows: the positions that count.
         score: a name, or a function of rows `(logits_NC, labels_N) -> scores_N`.
         width: number of classes, where a head makes the logits.
+        tokens: how a sample's positions are weighed.
     """
+    return weighed(row_scores(rows, score, width=width), rows.mask_BT, rows.documents_BT, tokens)
+
+
+def row_scores(rows: Rows, score: Score, *, width: int | None = None) -> Tensor:
+    """The score of each position that counts, in row-major order."""
     by_row = scores.BY_NAME[score] if isinstance(score, str) else _checked(score)
     pieces = [by_row(logits, labels) for logits, labels in rows.chunks(width)]
     empty = torch.zeros(0, device=rows.mask_BT.device)
-    values_N = torch.cat(pieces) if pieces else empty
-    return scores.mean_where(values_N, rows.mask_BT, rows.documents_BT)
+    return torch.cat(pieces) if pieces else empty
 
 
 def _checked(score: Callable[[Any, Any], Tensor]) -> scores.RowScore:

@@ -25,14 +25,16 @@ from sifting.model.objective import (
     rows_of,
     score_rows,
 )
-from sifting.model.parts import IGNORE
+from sifting.model.parts import IGNORE, row_scores
 from sifting.model.probing import probe_rows, signature
 from sifting.model.score_functions import (
     check_score,
+    check_tokens,
     custom_losses,
     custom_scores,
     takes_rows,
 )
+from sifting.selection.tokens import MEAN, SumOfTokens, Tokens, weighed
 
 __all__ = [
     "Consume",
@@ -64,6 +66,7 @@ class Plan:
         losses_fn: the user's `losses(model, batch)`; in place of all of these.
         origin: how the objective is known, for people.
         by_rows: whether the user's score function is one of rows.
+        tokens: how a sample's positions make its score, and its loss.
     """
 
     call: Call
@@ -75,6 +78,7 @@ class Plan:
     losses_fn: Losses | None = None
     origin: str = ""
     by_rows: bool = False
+    tokens: Tokens = MEAN
 
     @classmethod
     def resolve(
@@ -187,10 +191,13 @@ class Plan:
         """The plan for one score, checked; it knows whether a function is one of rows."""
         self.check_score(score)
         if not callable(score):
+            check_tokens(self, score)
             return self
         labels = self.call.labels_of(probe)
         by_rows = takes_rows(score, self.parts, logits_of(self.call.run(model, probe)), labels)
-        return replace(self, by_rows=by_rows)
+        found = replace(self, by_rows=by_rows)
+        check_tokens(found, score)
+        return found
 
     def check_batch(self, batch: Any, *, rows: Tensor | None = None) -> None:
         """Raise where a label of a batch is of no class, with its row and value.
@@ -274,13 +281,29 @@ class Plan:
     ) -> Tensor:
         """One part's score of each sample, times its weight in the sum."""
         if isinstance(found, Rows):
-            head = self.heads.get(part.logits)
-            width = head.width if head is not None and found.head is not None else None
-            values = score_rows(found, score, width=width)
+            values = score_rows(found, score, width=self._width(part, found), tokens=self.tokens)
         else:
             assert labels is not None
             values = part_losses(part, found, labels)
         return values * part.weight
+
+    def _width(self, part: Part, rows: Rows) -> int | None:
+        head = self.heads.get(part.logits)
+        return head.width if head is not None and rows.head is not None else None
+
+    def exact_loss(
+        self, part: Part, found: Rows | Tensor, labels: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """One part's loss of each sample as it is weighed, and the sum over its positions."""
+        if not isinstance(found, Rows):
+            losses_B = self.score(part, found, labels, "loss")
+            return losses_B, losses_B
+        values_N = row_scores(found, "loss", width=self._width(part, found))
+        where = (values_N, found.mask_BT, found.documents_BT)
+        return (
+            part.weight * weighed(*where, self.tokens),
+            part.weight * weighed(*where, SumOfTokens()),
+        )
 
     def exact_losses(self, model: nn.Module, batch: Any) -> Tensor | None:
         """Each sample's loss where no part gives it: the user's function, or the model's own.

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sifting.model.parts import Part, Score, rows_of
 from sifting.selection import scores
+from sifting.selection.tokens import MeanOfTokens
 
 if TYPE_CHECKING:
     from sifting.model.plan import Plan
@@ -43,6 +44,28 @@ def check_score(score: Score, parts: Sequence[Part], *, from_parts: bool) -> Non
     if score != "loss" and bare:
         raise ValueError(
             f"score={score!r} needs class logits, but the objective is {bare[0]}: use score='loss'"
+        )
+
+
+def check_tokens(plan: Plan, score: Score) -> None:
+    """Raise where there are no tokens' scores to be weighed by `tokens=`."""
+    if isinstance(plan.tokens, MeanOfTokens):
+        return
+    given = f"tokens={plan.tokens.name!r}"
+    if (score == "loss" and plan.kind != "parts") or (callable(score) and not plan.by_rows):
+        what = {
+            "losses": "losses=",
+            "loss_fn": "the loss function",
+            "model": "the model's own loss",
+        }
+        who = "the score function" if callable(score) else what[plan.kind]
+        raise ValueError(
+            f"{given} weighs the scores of tokens, and {who} gives one value a sample: weigh them there, and "
+            "leave tokens= out"
+        )
+    if not any(part.has_classes and len(plan.shapes[part.logits]) > 1 for part in plan.parts):
+        raise ValueError(
+            f"{given} weighs the scores of tokens, and this model has one prediction a sample: leave tokens= out"
         )
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """What one rank trains of the samples that all ranks keep together: an equal part, in order.
+    """What one rank trains of the samples that all ranks keep together: a part of them, in order.
 
     >>> share = Share(rank=1, sizes=(4, 4), kept_K=torch.tensor([1, 2, 3, 6]))
     >>> share.mine, share.leaving.tolist(), share.sent, share.received
@@ -36,23 +36,42 @@ class Share:
 
     Here rank 1 of 2 trains candidates 3 and 6. It has 6, which is number 2 of its own, and gets
     3 from rank 0.
+
+    Args:
+        rank: this one.
+        sizes: candidates of each rank.
+        kept_K: the kept, those of rank 0 first, each rank's ascending.
+        counts: how many of them each rank trains; by default as many.
     """
 
     rank: int
     sizes: tuple[int, ...]
     kept_K: Tensor
+    counts: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        assert len(self.kept_K) % len(self.sizes) == 0
+        if not self.counts:
+            assert len(self.kept_K) % len(self.sizes) == 0
+            even = len(self.kept_K) // len(self.sizes)
+            object.__setattr__(self, "counts", (even,) * len(self.sizes))
+        assert sum(self.counts) == len(self.kept_K)
 
     @property
     def count(self) -> int:
-        return len(self.kept_K) // len(self.sizes)
+        return self.counts[self.rank]
 
     @property
     def mine(self) -> slice:
         """This rank's part of the kept."""
-        return slice(self.rank * self.count, (self.rank + 1) * self.count)
+        start = sum(self.counts[: self.rank])
+        return slice(start, start + self.count)
+
+    def among(self, joined: Sequence[T]) -> list[T]:
+        """This rank's part of what all ranks have said of their kept, each of its own."""
+        by_owner_K = self._owners().argsort(stable=True)
+        place_K = torch.empty_like(by_owner_K)
+        place_K[by_owner_K] = torch.arange(len(by_owner_K))
+        return [joined[i] for i in place_K[self.mine].tolist()]
 
     def _owners(self) -> Tensor:
         """Which rank has each of the kept."""
@@ -68,7 +87,7 @@ class Share:
     @property
     def sent(self) -> tuple[int, ...]:
         """How many of those go to each rank."""
-        to_K = torch.arange(len(self.kept_K)) // max(1, self.count)
+        to_K = torch.arange(len(self.sizes)).repeat_interleave(torch.tensor(self.counts))
         return self._counted(to_K[self._owners() == self.rank])
 
     @property
@@ -206,7 +225,7 @@ class Ranks:
             everyones = self.gather([_entries(kept[i]) for i in others])
             for place, i in enumerate(others):
                 joined = [entry for theirs in everyones for entry in theirs[place]]
-                new[i] = _like(joined[share.mine], old[i])
+                new[i] = _like(share.among(joined), old[i])
         return samples.with_columns(batch, new, size=size)
 
     def _send_rows(self, columns: list[Tensor], share: Share) -> list[Tensor]:

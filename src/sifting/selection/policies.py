@@ -58,6 +58,10 @@ class Top:
     def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
         return Draw(torch.arange(count))
 
+    def order(self, scores_P: Tensor, generator: torch.Generator) -> Tensor:
+        """All candidates as they are wanted, for a budget that is no number of them."""
+        return torch.arange(len(scores_P))
+
 
 @dataclass(frozen=True)
 class Random:
@@ -67,7 +71,11 @@ class Random:
     scored: ClassVar[bool] = False
 
     def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
-        return Draw(torch.randperm(len(scores_P), generator=generator)[:count])
+        return Draw(self.order(scores_P, generator)[:count])
+
+    def order(self, scores_P: Tensor, generator: torch.Generator) -> Tensor:
+        """All candidates in random order."""
+        return torch.randperm(len(scores_P), generator=generator)
 
 
 @dataclass(frozen=True)
@@ -92,9 +100,13 @@ class Percentile:
             raise ValueError(f"beta={self.beta!r} must be a finite number of at least 0")
 
     def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
+        return Draw(self.order(scores_P, generator)[:count])
+
+    def order(self, scores_P: Tensor, generator: torch.Generator) -> Tensor:
+        """All candidates in a random order, the higher ranks mostly first."""
         pool = len(scores_P)
         rank_P = torch.arange(pool, 0, -1, dtype=torch.float64) / pool
-        return Draw(_without_replacement(rank_P.pow(self.beta), count, generator))
+        return _without_replacement(rank_P.pow(self.beta), pool, generator)
 
 
 @dataclass(frozen=True)

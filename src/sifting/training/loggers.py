@@ -8,7 +8,7 @@ from typing import Any
 from sifting.measure.logged import logged, numbers
 
 RESERVED = ("kind", "step", "planned", "load", "seconds", "reference", "selection")
-COUNTS = ("candidates_seen", "samples_trained")
+COUNTS = ("candidates_seen", "samples_trained", "tokens_seen", "tokens_trained")
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:

@@ -37,6 +37,8 @@ def describe(name: str, record: Mapping[str, Any], seen: dict[str, Any]) -> str:
         parts.append(f"accuracy {seen['accuracy']:.2%}")
     if spent > 0:
         parts.append(f"{record['samples_trained'] / spent:.0f} samples/s")
+        if record.get("tokens_trained"):
+            parts.append(f"{record['tokens_trained'] / spent:.0f} tokens/s")
         parts.append(f"scoring {100 * record['seconds'].get('scoring', 0.0) / spent:.0f} %")
     if seen.get("rho_approx") is not None:
         parts.append(f"rho {seen['rho_approx']:.2f}")

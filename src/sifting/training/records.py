@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sifting.measure.clocks import charged
-from sifting.measure.stats import Stats
+from sifting.measure.stats import QUALITY, TOKENS, Stats
 
-QUALITY = ("recall", "rank_correlation", "rho_approx", "rho_explored", "misclassified")
+__all__ = ["QUALITY", "clocks", "counts", "is_new", "log_record", "warnings_in"]
 
 
 def clocks(own: Mapping[str, float], stats: Stats) -> dict[str, float]:
@@ -62,6 +62,7 @@ def log_record(
         "step": update,
         "candidates_seen": everyone.candidates_seen,
         "samples_trained": everyone.samples_trained,
+        **({name: everyone[name] for name in TOKENS} if everyone.tokens_seen else {}),
         "seconds": {name: round(value, 6) for name, value in seconds.items()},
     }
     if table is not None:

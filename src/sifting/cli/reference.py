@@ -1,0 +1,100 @@
+"""`sift reference TARGET [preset] --out FILE`: a model's loss of every sample, for score="reducible"."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Generic, TypeVar
+
+import torch
+import tyro
+from rich.console import Console
+
+from sifting import files
+from sifting.cli.parsing import parse_preset, refuse, run_many
+from sifting.compare.live import tell
+from sifting.compare.workload import find_workload, import_from_here, parse_settings, seed_all
+from sifting.reference import reference_losses
+from sifting.training.recipe import RECIPES
+
+C = TypeVar("C")
+LABEL = "sift reference"
+USAGE = (
+    f"{LABEL} {{{','.join(RECIPES)},module:function,module:RECIPE}} [PRESET] --out FILE [--weights FILE] …\n"
+    f"`{LABEL} TARGET [PRESET] --help` lists the options"
+)
+EVERY = 20_000  # samples after which it says how far it is
+
+
+@dataclass(frozen=True)
+class ReferenceOptions(Generic[C]):
+    """Whose losses, of what, and where to."""
+
+    out: Path
+    """The file that is written: give it to Sifter(reference=…)."""
+    config: C
+    weights: Path | None = None
+    """Weights of the model (a state_dict that torch.save wrote); by default as the problem makes it."""
+    set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
+    """A setting of the problem (width=8); may be given often."""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command and return its exit code."""
+    return run_many(argv, label=LABEL, text=USAGE, work=_run)
+
+
+def _run(words: list[str], console: Console) -> str | None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(f"{LABEL} runs in one process: start it without torchrun")
+    import_from_here()
+    workload = find_workload(words[0])
+    preset, options = parse_preset(
+        workload.presets,
+        words[1:],
+        make=lambda config: ReferenceOptions(out=tyro.MISSING, config=config),
+        prog=f"{LABEL} {words[0]}",
+        about="A model's loss of every sample that is to be trained, written to a file.",
+    )
+    refuse(options.config, workload.presets[preset], {"arm": "no arm: nothing is trained"})
+    files.check_writable(options.out.parent)
+    config = workload.with_settings(
+        options.config, parse_settings(list(options.set), []).get(None, {})
+    )
+    seed_all(config.seed)
+    problem = workload.problem(config)
+    about = f"{workload.name}, seed {config.seed}"
+    if options.weights is not None:
+        problem.model.load_state_dict(_weights(options.weights))
+        about += f", {options.weights.name}"
+    said = 0
+
+    def watch(done: int) -> None:
+        nonlocal said
+        if done >= said + EVERY:
+            said = done
+            tell(console, f"{done} samples")
+
+    loader = problem.batches(problem.batch) if problem.sized else problem.batches()
+    table = reference_losses(problem.model, loader, about=about, watch=watch, **problem.sifter)
+    table.save(options.out)
+    finite = table.losses_N[table.losses_N.isfinite()]
+    tell(
+        console,
+        f"{options.out}: {len(finite)} losses of {about}, {float(finite.mean()):.4f} on average; train with "
+        f"Sifter(score='reducible', reference={str(options.out)!r})",
+    )
+    return None
+
+
+def _weights(path: Path) -> Any:
+    try:
+        return torch.load(path, weights_only=True, map_location="cpu")
+    except OSError:
+        raise
+    except Exception as error:  # what torch says of it is advice to trust the file
+        raise ValueError(
+            f"--weights {path} holds no state_dict of tensors alone: {error}"[:300]
+        ) from error

@@ -1,0 +1,133 @@
+"""Computing the losses of a reference: once, for every sample of a data set.
+
+Shapes: B samples of a batch, N samples of the data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sifting.data.by_index import IndexDraws, OwnStreams
+from sifting.data.stream import plain_indices
+from sifting.exits.reference import MANY, ReferenceTable, label_marks
+from sifting.rng import RandomState
+from sifting.sifter import Sifter
+
+
+def reference_losses(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    about: str = "",
+    watch: Callable[[int], None] | None = None,
+    **options: Any,
+) -> ReferenceTable:
+    """The loss of every sample of a loader by a model as it is, for `score="reducible"`.
+
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> data = TensorDataset(torch.randn(24, 4), torch.randint(0, 3, (24,)))
+    >>> reference_losses(nn.Linear(4, 3), DataLoader(data, batch_size=8)).of_ids([0, 23]).shape
+    torch.Size([2])
+
+    The model may be a smaller one, one trained on other data, or the one to be trained as it is
+    before. Of a `DataLoader` over a map-style data set all samples are read once, in their order,
+    whatever its sampler draws; their IDs are their indices. Of any other loader, `ids=` finds them.
+    Model, loader and random streams stay as they were.
+
+    Args:
+        model: the reference.
+        loader: of the data that is to be trained.
+        about: what the reference is, for people.
+        watch: told, after each batch, how many samples are done.
+        options: arguments of `Sifter` that say how a sample's loss is made: forward, labels, ids,
+            loss_fn, losses, batch_size, take, tokens, score_batch_size.
+    """
+    sifter = Sifter(model, exit="last", score="loss", keep=0.5, audit_every=0, **options)
+    ids: list[Any] = []
+    losses: list[Tensor] = []
+    marks: list[Tensor | None] = []
+    streams = RandomState.now()
+    own = OwnStreams(getattr(loader, "dataset", None))
+    try:
+        for batch, found in _read(sifter, loader):
+            losses.append(_losses(sifter, batch, len(found)))
+            marks.append(label_marks(sifter._scorer.call, batch))
+            ids += found
+            if watch is not None:
+                watch(len(ids))
+        steady = bool(ids) and _steady(sifter, loader, marks[0])
+    finally:
+        own.restore()
+        streams.restore()
+    if not ids:
+        raise ValueError("the loader gives no batch, so there is nothing to compute losses of")
+    known = [mark for mark in marks if mark is not None]
+    marks_N = torch.cat(known) if steady and len(known) == len(marks) else None
+    return _table(ids, torch.cat(losses), marks_N, about or type(model).__name__)
+
+
+def _read(sifter: Sifter, loader: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """Batches with the IDs of their samples."""
+    call = sifter._scorer.call
+    if call.ids is not None:
+        for batch in loader:
+            yield batch, plain_indices(call.ids_of(batch))
+        return
+    draws = IndexDraws.of(loader)
+    if draws is None or not isinstance(loader.dataset, Sized):
+        raise ValueError(
+            f"a {type(loader).__name__} does not say which sample is which: give a DataLoader over a map-style "
+            "data set, or pass ids=, the key of the batch that holds the samples' IDs"
+        )
+    size = getattr(loader.batch_sampler, "batch_size", None) or 32
+    for start in range(0, len(loader.dataset), size):
+        indices = list(range(start, min(start + size, len(loader.dataset))))
+        yield draws.read(indices), indices
+
+
+def _losses(sifter: Sifter, batch: Any, count: int) -> Tensor:
+    losses_B = sifter._scorer.scores(batch, learn=False)
+    if losses_B is None:
+        raise ValueError(
+            "a batch has no sample with a label, so that there is no loss: pass labels="
+        )
+    if len(losses_B) != count:
+        raise ValueError(
+            f"{count} IDs for {len(losses_B)} samples: rows that hold several documents need ids= with one "
+            "for each document"
+        )
+    return losses_B.cpu()
+
+
+def _steady(sifter: Sifter, loader: Any, before: Tensor | None) -> bool:
+    """Whether samples that are read again have the same labels: not where masks are drawn anew."""
+    if before is None or sifter._scorer.call.ids is not None:
+        return before is not None and sifter._scorer.call.ids is None
+    batch, _ = next(_read(sifter, loader))
+    again = label_marks(sifter._scorer.call, batch)
+    return again is not None and torch.equal(before, again)
+
+
+def _table(
+    ids: Sequence[Any], losses_N: Tensor, marks_N: Tensor | None, about: str
+) -> ReferenceTable:
+    if len(set(ids)) != len(ids):
+        raise ValueError(
+            f"{len(ids)} samples have {len(set(ids))} different IDs: give each its own"
+        )
+    whole = all(isinstance(one, int) and 0 <= one < MANY for one in ids)
+    if not whole:
+        if not all(isinstance(one, str) for one in ids):
+            odd = next(one for one in ids if not isinstance(one, str))
+            raise ValueError(f"the ID {odd!r}: give whole numbers from 0, or strings")
+        return ReferenceTable(losses_N, ids=list(ids), marks_N=marks_N, about=about)
+    places = torch.tensor(ids)
+    room = int(places.max()) + 1
+    all_N = torch.full((room,), float("nan")).index_copy(0, places, losses_N.float())
+    if marks_N is not None:
+        marks_N = torch.zeros(room, dtype=torch.long).index_copy(0, places, marks_N)
+    return ReferenceTable(all_N, marks_N=marks_N, about=about)
