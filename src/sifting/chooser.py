@@ -141,7 +141,8 @@ class Chooser:
     ) -> tuple[Step, Choice]:
         """Choose what a budget pays for; ranks that choose together divide it evenly."""
         size, together = len(scores_B), self.together
-        costs_B, sizes = budget.costs(batch, size), (size,)
+        costs_B = budget.costs(batch, size)
+        sizes: tuple[int, ...] = (size,)
         if rule.policy.scored:
             scores_B = budget.per_cost(scores_B, costs_B, batch, self.scorer.call)
         if together is not None:

@@ -203,7 +203,8 @@ class Sifter:
             reference=found,
             tokens=tokens,
         )
-        self.budget = checked_budget(budget, self._scorer.tokens, self.rule, keep)
+        self.tokens, self.reference = self._scorer.tokens, self._scorer.reference
+        self.budget = checked_budget(budget, self.tokens, self.rule, keep)
         self.pilot: Pilot | None = None
         if isinstance(self.exit, AutoExit) and keep == AUTO:
             self.pilot = keep = make_pilot(
@@ -336,11 +337,6 @@ class Sifter:
         state that is refused changes nothing.
         """
         load_saved(self, state)
-
-    @property
-    def reference(self) -> Reference | None:
-        """What score="reducible" takes off the losses."""
-        return self._scorer.reference
 
     @property
     def device(self) -> torch.device:

@@ -24,6 +24,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from sifting.data.documents import document_of_position, documents
 from sifting.integrations.trainer import SiftMixin
 from sifting.model.parts import IGNORE
+from sifting.selection.tokens import MEAN, MeanOfTokens, Tokens, weighed
 from sifting.sifter import Sifter
 
 _Base: Any = SFTTrainer if TYPE_CHECKING else object
@@ -109,10 +110,6 @@ def dft_losses(model: nn.Module, batch: Any) -> Tensor:
     return fused_losses(-losses_BT, batch, dft=True)
 
 
-def _means(values_BT: Tensor, counted_BT: Tensor) -> Tensor:
-    return (values_BT * counted_BT).sum(dim=1) / counted_BT.sum(dim=1).clamp_min(1)
-
-
 def _read(trainer: Any, inputs: Any, module: Any, args: Any, output: Any) -> None:
     """Forward hook: report the exact losses of the batch that is trained."""
     log_probs = getattr(output, "log_probs", None)
@@ -122,18 +119,23 @@ def _read(trainer: Any, inputs: Any, module: Any, args: Any, output: Any) -> Non
     if labels is None or log_probs.shape != labels[:, 1:].shape:
         return  # virtual tokens stand before the sample's own
     step = trainer.sifter.observer.current
-    losses = fused_losses(log_probs.detach(), inputs, dft=trainer.args.loss_type == "dft")
+    dft = trainer.args.loss_type == "dft"
+    tokens = MEAN if dft else trainer.sifter.tokens
+    losses = fused_losses(log_probs.detach(), inputs, dft=dft, tokens=tokens)
     if step is not None and len(losses) == step.size:
         trainer.sifter.observe(losses)
 
 
-def fused_losses(log_probs_BT: Tensor, inputs: Any, *, dft: bool = False) -> Tensor:
+def fused_losses(
+    log_probs_BT: Tensor, inputs: Any, *, dft: bool = False, tokens: Tokens = MEAN
+) -> Tensor:
     """Each sample's loss, or each document's of a packed batch, from the log-probabilities of its tokens.
 
     Args:
         log_probs_BT: of each next token, as TRL's fused head gives them.
         inputs: the batch, with "labels".
         dft: whether a token's loss is weighed by its probability.
+        tokens: how a document's tokens make its loss.
     """
     counted_BT = inputs["labels"][:, 1:] != IGNORE
     values_BT = -log_probs_BT.float()
@@ -141,8 +143,11 @@ def fused_losses(log_probs_BT: Tensor, inputs: Any, *, dft: bool = False) -> Ten
         values_BT = values_BT * log_probs_BT.float().exp()
     spans = documents(inputs)
     if spans is None:
-        return _means(values_BT, counted_BT)
-    number_T = document_of_position(inputs)[:, 1:][counted_BT]
-    sums_N = values_BT.new_zeros(len(spans)).index_add(0, number_T, values_BT[counted_BT])
-    counts_N = number_T.bincount(minlength=len(spans))
-    return sums_N / counts_N.clamp_min(1)
+        return weighed(values_BT[counted_BT], counted_BT, None, tokens)
+    numbers_BT = document_of_position(inputs)[:, 1:]
+    if isinstance(tokens, MeanOfTokens):
+        number_T = numbers_BT[counted_BT]
+        sums_N = values_BT.new_zeros(len(spans)).index_add(0, number_T, values_BT[counted_BT])
+        return sums_N / number_T.bincount(minlength=len(spans)).clamp_min(1)
+    counted_BT = counted_BT & (numbers_BT >= 0)
+    return weighed(values_BT[counted_BT], counted_BT, numbers_BT, tokens)

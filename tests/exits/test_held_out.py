@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sifting import HeldOutReference, ReferenceTable, Sifter, TunedExit
+from tests.helpers.documents import TokenModel, documents, padded
+from tests.helpers.models import Net
+
+SIZE = 400
+
+
+def noisy(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Samples whose class is the largest feature; of a third, the label is drawn anew."""
+    chance = torch.Generator().manual_seed(seed)
+    x = torch.randn(SIZE, 5, generator=chance)
+    wrong = torch.rand(SIZE, generator=chance) < 0.3
+    drawn = (x.argmax(1) + torch.randint(1, 5, (SIZE,), generator=chance)) % 5
+    return x, torch.where(wrong, drawn, x.argmax(1)), wrong
+
+
+def exact(model: nn.Module, batch: object) -> torch.Tensor:
+    return Sifter(model, exit="last", score="loss", keep=0.5).score(batch)
+
+
+def sifter_of(model: nn.Module, **more: object) -> Sifter:
+    x, y, _ = noisy(1)
+    options: dict[str, object] = {"reference": HeldOutReference([(x, y)], passes=20), **more}
+    return Sifter(model, exit="last", score="reducible", keep=0.5, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("exit", [None, TunedExit("embed")])
+def test_wrong_labels_are_hard_and_left_out(exit: TunedExit | None):
+    torch.manual_seed(0)
+    x, y, wrong = noisy(0)
+    held_out = noisy(1)[:2]
+    model = Net(features=5)
+    reference = HeldOutReference([held_out], exit=exit, passes=20)
+    by_loss = Sifter(model, exit="last", score="loss", keep=0.5)
+    beyond = sifter_of(model, reference=reference)
+    share = [float(wrong[one.select((x, y)).indices].float().mean()) for one in (by_loss, beyond)]
+    assert share[1] < 0.6 * float(wrong.float().mean()) < share[0]
+
+
+def test_it_leaves_no_trace_and_is_frozen():
+    torch.manual_seed(0)
+    model = TokenModel()
+    texts = [padded(documents([9, 12, 7, 10], seed)) for seed in range(3)]
+    sifter = sifter_of(model, reference=HeldOutReference(texts))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    first = sifter.score(texts[0])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    reference = exact(model, texts[0]) - first
+    with torch.no_grad():
+        model.head.weight.add_(torch.randn_like(model.head.weight))
+    now = exact(model, texts[0])
+    assert not torch.allclose(now, exact(TokenModel(), texts[0]))
+    assert torch.allclose(now - sifter.score(texts[0]), reference, atol=1e-5)
+
+
+@pytest.mark.parametrize("exit", [None, TunedExit("embed")])
+def test_a_resumed_run_goes_on_with_the_same(exit: TunedExit | None):
+    torch.manual_seed(0)
+    x, y, _ = noisy(0)
+    model = Net(features=5)
+    sifter = sifter_of(model, reference=HeldOutReference([noisy(1)[:2]], exit=exit))
+    for _ in sifter(DataLoader(TensorDataset(x, y), batch_size=100)):
+        state = copy.deepcopy(sifter.state_dict())
+    wanted = sifter.score((x, y))
+    with torch.no_grad():  # a copy that is made now would be another
+        model.embed.weight.mul_(2)
+    other = sifter_of(model, reference=HeldOutReference([noisy(5)[:2]], exit=exit))
+    other.load_state_dict(state)
+    after = exact(model, (x, y)) - other.score((x, y))
+    with torch.no_grad():
+        model.embed.weight.div_(2)
+    assert torch.allclose(after, exact(model, (x, y)) - wanted, atol=1e-4)
+    with pytest.raises(ValueError, match="holds a reference that has learned"):
+        sifter_of(model, reference=ReferenceTable(torch.zeros(SIZE))).load_state_dict(state)
+
+
+def test_what_is_given_is_checked():
+    with pytest.raises(TypeError, match="can be iterated again"):
+        HeldOutReference(iter([]))
+    with pytest.raises(ValueError, match="passes=0"):
+        HeldOutReference([], passes=0)
+    with pytest.raises(ValueError, match="holds no batch"):
+        sifter_of(Net(features=5), reference=HeldOutReference([])).select(noisy(0)[:2])

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sifting import HeldOutReference, MemoryExit, ReferenceTable, Sifter, reference_losses
+from sifting.checksums import Damaged
+from tests.helpers.models import Net
+
+COUNT = 48
+
+
+@pytest.fixture
+def data() -> TensorDataset:
+    torch.manual_seed(0)
+    return TensorDataset(torch.randn(COUNT, 8), torch.randint(0, 5, (COUNT,)))
+
+
+def losses_of(model: nn.Module, data: TensorDataset) -> torch.Tensor:
+    model.eval()
+    with torch.no_grad():
+        found = nn.functional.cross_entropy(
+            model(data.tensors[0]), data.tensors[1], reduction="none"
+        )
+    model.train()
+    return found
+
+
+def test_what_is_chosen_has_most_loss_beyond_the_references(data: TensorDataset):
+    model, other = Net(), Net()
+    table = reference_losses(other, DataLoader(data, batch_size=7, shuffle=True))
+    assert torch.allclose(table.losses_N, losses_of(other, data), atol=1e-6)
+    sifter = Sifter(model, exit="last", score="reducible", reference=table, keep=0.5)
+    loader = DataLoader(data, batch_size=COUNT // 2)
+    (batch, _), *_ = sifter(loader)
+    beyond = losses_of(model, data) - losses_of(other, data)
+    best = beyond.argsort(descending=True)[: COUNT // 2].sort().values
+    assert torch.equal(batch, data.tensors[0][best])
+    assert sifter.settings()["score"] == "reducible"
+
+
+@pytest.mark.parametrize("exit", [1, "tuned", "input", MemoryExit])
+def test_other_exits_take_it_off_too_and_audits_judge_by_it(data: TensorDataset, exit: object):
+    model = Net().eval()  # as scored
+    table = ReferenceTable(torch.rand(COUNT))
+    made = exit() if callable(exit) else exit
+    options = {"keep": 0.5, "explore": 0.0, "audit_every": 1}
+    sifter = Sifter(model, exit=made, score="reducible", reference=table, **options)  # type: ignore[arg-type]
+    for x, y in sifter(DataLoader(data, batch_size=8, shuffle=True)):
+        nn.functional.cross_entropy(model(x), y)
+    assert sifter.stats().audits == 6
+    if exit is MemoryExit:
+        known = losses_of(model, data)
+        trained = sifter.exit.table.read(torch.arange(COUNT))[0].isfinite()  # type: ignore[attr-defined]
+        passed = sifter.exit.table.read(torch.arange(COUNT))[1] == 0  # type: ignore[attr-defined]
+        rows = (trained & passed).nonzero()[:, 0].tolist()
+        wanted = torch.stack([known[i] - table.losses_N[i] for i in rows])
+        assert rows
+        assert torch.allclose(sifter.exit.score_ids(rows), wanted, atol=1e-5)
+
+
+def test_an_audit_of_the_exact_score_is_perfect(data: TensorDataset):
+    model = Net()
+    table = ReferenceTable(3 * torch.rand(COUNT))
+    sifter = Sifter(model, exit="last", score="reducible", reference=table, keep=0.5, audit_every=1)
+    for _ in sifter(DataLoader(data, batch_size=8, shuffle=True)):
+        pass
+    stats = sifter.stats()
+    assert (stats.recall, stats.rank_correlation) == (1.0, 1.0)
+    assert stats.rho_approx > 1
+
+
+def test_ids_in_the_batch_name_the_samples(data: TensorDataset):
+    names = [f"doc-{i}" for i in range(COUNT)]
+    batch = {"x": data.tensors[0], "labels": data.tensors[1], "id": names}
+    options = {"ids": "id", "forward": lambda model, batch: model(batch["x"])}
+    table = reference_losses(Net(), [batch], **options)
+    sifter = Sifter(Net(), exit="last", score="reducible", reference=table, keep=0.5, **options)  # type: ignore[arg-type]
+    assert sifter.select(batch).scores.shape == (COUNT,)
+    strange = {**batch, "id": ["stranger", *names[1:]]}
+    with pytest.raises(ValueError, match="no loss of sample stranger \\(it has 48\\)"):
+        sifter.select(strange)
+    unnamed = Sifter(Net(), exit="last", score="reducible", reference=table, keep=0.5)
+    with pytest.raises(ValueError, match="a reference table has to know which sample is which"):
+        unnamed.select((data.tensors[0], data.tensors[1]))
+
+
+def test_a_file_is_read_back_as_it_was_written_or_refused(tmp_path: Path, data: TensorDataset):
+    path = tmp_path / "reference.json"
+    table = reference_losses(Net(), DataLoader(data, batch_size=7), about="a net")
+    table.save(path)
+    again = ReferenceTable.load(path)
+    assert torch.equal(again.losses_N, table.losses_N)
+    assert again.marks_N is not None
+    assert torch.equal(again.marks_N, table.marks_N)
+    assert (again.about, repr(again)) == ("a net", repr(table))
+    Sifter(Net(), exit="last", score="reducible", reference=path, keep=0.5)
+    whole = path.read_text()
+    path.write_text(whole.replace('"samples": 48', '"samples": 47'))
+    with pytest.raises(Damaged, match="its checksum differs"):
+        ReferenceTable.load(path)
+    path.write_text(whole[: len(whole) // 2])
+    with pytest.raises(Damaged, match="is damaged"):
+        Sifter(Net(), exit="last", score="reducible", reference=str(path), keep=0.5)
+    path.write_text(json.dumps({"format": 1}))
+    with pytest.raises(Damaged, match="no checksum"):
+        ReferenceTable.load(path)
+
+
+def test_other_data_is_refused(data: TensorDataset):
+    table = reference_losses(Net(), DataLoader(data, batch_size=8))
+    fewer = TensorDataset(data.tensors[0][:40], data.tensors[1][:40])
+    sifter = Sifter(Net(), exit="last", score="reducible", reference=table, keep=0.5)
+    with pytest.raises(
+        ValueError, match="of 48 samples, and the data set has 40: it is of other data"
+    ):
+        next(iter(sifter(DataLoader(fewer, batch_size=8))))
+    order = torch.randperm(COUNT, generator=torch.Generator().manual_seed(1))
+    moved = TensorDataset(data.tensors[0][order], data.tensors[1][order])
+    with pytest.raises(ValueError, match=r"of other data: sample .* has other labels"):
+        next(iter(sifter(DataLoader(moved, batch_size=8))))
+
+
+def test_labels_that_are_drawn_anew_leave_no_mark():
+    class Masked(TensorDataset):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+            return self.tensors[0][index], torch.randint(0, 5, ())
+
+    loader = DataLoader(Masked(torch.randn(COUNT, 8)), batch_size=8)
+    model = Net()
+    state = torch.get_rng_state()
+    assert reference_losses(model, loader).marks_N is None
+    assert torch.equal(torch.get_rng_state(), state)  # whatever the data set draws
+
+
+def test_making_one_leaves_no_trace(data: TensorDataset):
+    model = Net()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    reference_losses(model, DataLoader(data, batch_size=8, shuffle=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"score": "reducible"}, "pass reference=, a file that sift reference wrote"),
+        ({"score": "loss", "reference": "x"}, "and score='loss': leave one of them out"),
+        ({"score": "reducible", "keep": "auto", "reference": "x"}, "goes with a fixed keep="),
+        (
+            {"score": "reducible", "policy": "proportional", "reference": "x"},
+            "needs scores of at least 0",
+        ),
+        (
+            {"score": "reducible", "exit": MemoryExit(), "reference": HeldOutReference([])},
+            "has to see them: make a ReferenceTable",
+        ),
+    ],
+)
+def test_what_does_not_go_together(arguments: dict[str, object], message: str):
+    with pytest.raises(ValueError, match=message):
+        Sifter(Net(), **{"exit": "last", "keep": 0.5, **arguments})  # type: ignore[arg-type]
