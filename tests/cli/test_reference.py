@@ -16,7 +16,9 @@ def test_a_file_of_losses_is_written(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["reference", TARGET, "--out", str(out)]) == 0
     table = ReferenceTable.load(out)
     assert bool(table.losses_N.isfinite().all())
-    assert f"{len(table)} losses of {TARGET}, seed 0" in "".join(capsys.readouterr().out.split("\n"))
+    assert f"{len(table)} losses of {TARGET}, seed 0" in "".join(
+        capsys.readouterr().out.split("\n")
+    )
     assert main(["reference", TARGET, "--out", str(tmp_path / "other.json"), "--seed", "1"]) == 0
     other = ReferenceTable.load(tmp_path / "other.json")
     assert not torch.equal(other.losses_N, table.losses_N)  # of another initial model

@@ -250,6 +250,22 @@ def test_reference_time_is_shown_where_runs_have_it(tmp_path: Path) -> None:
     assert named[:2] == ["baseline, measured", "baseline, reference"]
 
 
+def test_tokens_are_shown_where_runs_count_them(tmp_path: Path) -> None:
+    for arm in ("baseline", "random", "sift"):
+        run = made(arm, 0, points=4)
+        if arm == "sift":
+            for record in run.metrics:
+                record.update(tokens_seen=20 * record["step"], tokens_trained=10 * record["step"])
+        write(run, tmp_path)
+    experiment = collect([tmp_path]).experiments[0]
+    found = tables.token_table(experiment)
+    assert [row[:3] for row in found.rows] == [["sift", "4000", "2000"]]
+    assert float(found.rows[0][3]) == pytest.approx(2 * float(found.rows[0][4]), rel=0.02)
+    page = tmp_path / "page.html"
+    assert cli.main(["report", str(tmp_path), "-o", str(page)]) == 0
+    assert "<h4>Tokens</h4>" in page.read_text()
+
+
 def test_a_seed_on_a_busy_machine_does_not_cut_the_curve_short() -> None:
     steps, figures = np.array([10.0, 20.0]), np.array([0.5, 0.9])
     found = bands.band([(steps, steps, figures), (steps, 3 * steps, figures - 0.1)])

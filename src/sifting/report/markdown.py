@@ -50,6 +50,7 @@ def _experiment(experiment: Experiment, number: int, links: Mapping[str, str]) -
     different, _ = provenance.settings(experiment)
     for found in (
         tables.clock_table(experiment),
+        tables.token_table(experiment),
         tables.exit_table(experiment),
         different,
         provenance.machines(experiment),

@@ -150,6 +150,24 @@ def clock_table(experiment: Experiment) -> Table:
     return Table("Seconds of a run, means over seeds", ["arm", *CLOCKS, "all but evaluation"], rows)
 
 
+def token_table(experiment: Experiment) -> Table:
+    """Tokens that each arm saw and trained, and how many of them in a second; of text alone."""
+    rows = []
+    for arm, entries in list(experiment.arms.items())[:MOST_ROWS]:
+        counts = [
+            [plain(entry.last.get(name)) for name in ("tokens_seen", "tokens_trained")]
+            for entry in shown(entries)
+        ]
+        if not counts or not any(map(any, counts)):
+            continue
+        seen, trained = (statistics.fmean(column) for column in zip(*counts, strict=True))
+        spent = sum(v for k, v in clocks(entries, "seconds").items() if k != "evaluation")
+        pace = [number(value / spent) if spent else "–" for value in (seen, trained)]
+        rows.append([arm, number(seen), number(trained), *pace, str(len(counts))])
+    columns = ["arm", "seen", "trained", "seen a second", "trained a second", "seeds"]
+    return Table("Tokens of a run, means over seeds", columns, rows)
+
+
 def exit_table(experiment: Experiment) -> Table:
     """Scoring time by exit, as the paper has it."""
     rows: list[tuple[Any, list[str]]] = []

@@ -83,6 +83,7 @@ class View:
     notes: tuple[Prose, ...] = ()
     warnings: tuple[Warned, ...] = ()
     groups: tuple[Group, ...] = ()
+    tokens: Table | None = None
     exits: Table | None = None
     different: Table | None = None
     common: Table | None = None
@@ -115,6 +116,7 @@ def _view(experiment: Experiment, at: str, *, full: bool) -> View:
             "sentences": tuple(wording.sentence(verdict, a) for a in verdict.arms[:MOST_ROWS]),
             "notes": tuple(wording.notes(verdict)),
             "groups": _groups(experiment, at),
+            "tokens": tables.token_table(experiment),
             "exits": tables.exit_table(experiment),
             "different": different,
             "common": common,
