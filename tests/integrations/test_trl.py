@@ -12,6 +12,7 @@ import transformers as hf
 
 from sifting import MemoryExit, Sifter
 from sifting.integrations.trainer import SiftMixin
+from sifting.selection.tokens import BY_NAME
 
 trl = pytest.importorskip("trl", reason="TRL needs Python 3.11")
 
@@ -233,3 +234,29 @@ def test_what_cannot_be_divided_is_refused(trainer: dict[str, Any], message: str
     accelerator = SimpleNamespace(parallelism_config=None)
     with pytest.raises(ValueError, match=message):
         check_sft(SimpleNamespace(**{"accelerator": accelerator, **trainer}))
+
+
+@pytest.mark.parametrize("name", ["bfd", "completion"])
+def test_a_budget_of_tokens_is_kept(tmp_path: Path, name: str) -> None:
+    sift = {**PAPER, "tokens": "hardest", "budget": "tokens"}
+    options = {**OPTIONS[name], "max_length": 16} if name == "bfd" else OPTIONS[name]
+    trainer = make(tmp_path, sift=sift, **options)
+    trainer.train()
+    stats = trainer.sifter.stats()
+    assert stats.selections > 2
+    assert stats.tokens_trained == pytest.approx(stats.tokens_seen / 2, abs=16)
+    assert trainer.state.log_history[-1]["sifting/tokens_trained"] == stats.tokens_trained
+
+
+def test_losses_of_the_fused_head_weigh_tokens_as_scores_do() -> None:
+    log_probs = -torch.tensor([[1.0, 3.0, 5.0, 2.0, 7.0]])
+    labels = torch.tensor([[-100, 4, 4, 4, -100, 4]])
+    positions = torch.tensor([[0, 1, 2, 3, 0, 1]])
+    found = {
+        name: fused_losses(
+            log_probs, {"labels": labels, "position_ids": positions}, tokens=BY_NAME[name]
+        ).tolist()
+        for name in ("mean", "sum", "hardest")
+    }
+    assert found == {"mean": [3.0, 7.0], "sum": [9.0, 7.0], "hardest": [5.0, 7.0]}
+    assert fused_losses(log_probs, {"labels": labels}, tokens=BY_NAME["sum"]).tolist() == [16.0]
