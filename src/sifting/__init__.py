@@ -20,23 +20,18 @@ if TYPE_CHECKING:
     from sifting.autopilot.trial import Trial
     from sifting.exits.additive import AdditiveExit
     from sifting.exits.base import Exit
-    from sifting.exits.held_out import HeldOutReference
     from sifting.exits.input import InputExit
     from sifting.exits.memory import MemoryExit
-    from sifting.exits.reference import ReferenceTable
     from sifting.exits.tuned import TunedExit
     from sifting.measure.stats import SiftingWarning, Stats
-    from sifting.reference import reference_losses
     from sifting.sifter import Sifter
     from sifting.step import Selection
 
 __all__ = [
     "AdditiveExit",
     "Exit",
-    "HeldOutReference",
     "InputExit",
     "MemoryExit",
-    "ReferenceTable",
     "Selection",
     "Sifter",
     "SiftingWarning",
@@ -45,16 +40,13 @@ __all__ = [
     "TunedExit",
     "__version__",
     "advise",
-    "reference_losses",
 ]
 
 _HOME = {
     "AdditiveExit": "exits.additive",
     "Exit": "exits.base",
-    "HeldOutReference": "exits.held_out",
     "InputExit": "exits.input",
     "MemoryExit": "exits.memory",
-    "ReferenceTable": "exits.reference",
     "Selection": "step",
     "Sifter": "sifter",
     "SiftingWarning": "measure.stats",
@@ -62,7 +54,6 @@ _HOME = {
     "Trial": "autopilot.trial",
     "TunedExit": "exits.tuned",
     "advise": "advice.observing",
-    "reference_losses": "reference",
 }
 
 

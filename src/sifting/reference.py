@@ -1,4 +1,4 @@
-"""Computing the losses of a reference: once, for every sample of a data set.
+"""References of score="reducible"; their losses, computed once for every sample of a data set.
 
 Shapes: B samples of a batch, N samples of the data set.
 """
@@ -13,9 +13,12 @@ from torch import Tensor, nn
 
 from sifting.data.by_index import IndexDraws, OwnStreams
 from sifting.data.stream import plain_indices
-from sifting.exits.reference import MANY, ReferenceTable, label_marks
+from sifting.exits.held_out import HeldOutReference
+from sifting.exits.reference import MANY, Reference, ReferenceTable, label_marks
 from sifting.rng import RandomState
 from sifting.sifter import Sifter
+
+__all__ = ["HeldOutReference", "Reference", "ReferenceTable", "reference_losses"]
 
 
 def reference_losses(

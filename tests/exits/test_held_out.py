@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import HeldOutReference, ReferenceTable, Sifter, TunedExit
+from sifting import Sifter, TunedExit
+from sifting.reference import HeldOutReference, ReferenceTable
 from tests.helpers.documents import TokenModel, documents, padded
 from tests.helpers.models import Net
 

@@ -8,8 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import HeldOutReference, MemoryExit, ReferenceTable, Sifter, reference_losses
+from sifting import MemoryExit, Sifter
 from sifting.checksums import Damaged
+from sifting.reference import HeldOutReference, ReferenceTable, reference_losses
 from tests.helpers.models import Net
 
 COUNT = 48

@@ -79,7 +79,7 @@ class ReferenceTable(Reference):
     Traceback (most recent call last):
     ValueError: the reference has no loss of sample 7 (it has 2, of the IDs 0 to 1): ...
 
-    `sifting.reference_losses` and `sift reference` make one. A sample that it does not have is an
+    `sifting.reference.reference_losses` and `sift reference` make one. A sample that it does not have is an
     error, not a guess.
 
     Args:

@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-from sifting import HeldOutReference, Sifter
+from sifting import Sifter
 from sifting.data.lengths import token_counts
+from sifting.reference import HeldOutReference
 from tests.helpers.documents import TokenModel, documents, packed, padded
 from tests.parallel.scripts.common import run
 from tests.parallel.scripts.selecting import everyones
