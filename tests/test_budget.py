@@ -85,6 +85,24 @@ def test_packed_or_not_the_same_documents_are_kept(tokens: object):
     assert torch.equal(kept[1].batch["input_ids"][0], wanted)  # packed again
 
 
+def test_one_prediction_a_sample_is_worth_its_score_for_its_length():
+    class Classifier(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = torch.nn.Embedding(40, 4), torch.nn.Linear(4, 3)
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            return self.head((self.embed(input_ids) * attention_mask[..., None]).sum(1))
+
+    found = documents(lengths(12))
+    batch = {**padded(found), "labels": torch.arange(12) % 3}
+    options = {"exit": "last", "score": "loss", "keep": 0.5}
+    model = Classifier()
+    kept = Sifter(model, budget="tokens", **options).select(batch)  # type: ignore[arg-type]
+    losses = Sifter(model, **options).score(batch)  # type: ignore[arg-type]
+    assert torch.allclose(kept.scores, losses / torch.tensor([len(one) for one in found]))
+
+
 def test_what_is_left_over_is_part_of_the_state():
     torch.manual_seed(0)
     model = TokenModel()
@@ -143,6 +161,7 @@ def test_costs_of_ones_own_and_what_is_refused():
         ({"budget": "bytes"}, "budget='bytes': choose 'samples', 'tokens'"),
         ({"budget": "tokens", "policy": "proportional"}, "policy='proportional' chooses a number"),
         ({"budget": "tokens", "keep": "auto"}, "goes with a fixed keep="),
+        ({"tokens": "sum", "keep": "auto"}, "tokens='sum' goes with a fixed keep="),
     ):
         with pytest.raises(ValueError, match=message):
             Sifter(model, **{"exit": "last", "keep": 0.5, **arguments})  # type: ignore[arg-type]

@@ -77,15 +77,18 @@ class Budget:
         """What each candidate is worth for what it costs.
 
         A mean, or a share, is worth as much again for each token that has a label; where all of a
-        document's have one, it is the order of the scores themselves.
+        document's have one, it is the order of the scores themselves. One prediction a sample is
+        worth its score, however long the sample.
         """
         costs_B = costs_B.to(scores_B)
         if self.tokens.grows or callable(self.given):
             return scores_B / costs_B
-        labels = list(call.labels_of(batch).values())
-        only = labels[0] if len(labels) == 1 else None
-        counts_B = labelled_counts(batch, only, len(scores_B))
-        return scores_B if counts_B is None else scores_B * counts_B.to(scores_B) / costs_B
+        labels, size = call.labels_of(batch).values(), len(scores_B)
+        found = (labelled_counts(batch, value, size) for value in labels)
+        counts_B = next((counts for counts in found if counts is not None), None)
+        if counts_B is not None:
+            return scores_B * counts_B.to(scores_B) / costs_B
+        return scores_B / costs_B if labels else scores_B
 
     def choose(
         self,

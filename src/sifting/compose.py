@@ -132,6 +132,11 @@ def make_rule(
 def checked_budget(budget: Any, tokens: Tokens, rule: Rule, keep: Any) -> Budget | None:
     """What `budget=` stands for, where the other arguments go with it."""
     found = make_budget(budget, tokens)
+    if keep == AUTO and not isinstance(tokens, MeanOfTokens):
+        raise ValueError(
+            f"tokens={tokens.name!r} goes with a fixed keep=: an autopilot goes by losses as they are trained. "
+            "Give keep=0.5, say"
+        )
     if found is None:
         return None
     if keep == AUTO:
