@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -128,7 +129,7 @@ class HeldOutReference(Reference):
         own = Plan.resolve(
             plan.call, frozen, probe, plan.loss_fn, losses=plan.losses_fn, score="loss"
         )
-        self._plan = own
+        own = self._plan = replace(own, tokens=plan.tokens)
         if not isinstance(exit, InputExit):
             exit.bind(frozen, None)
         exit.prepare(own, frozen, probe)
