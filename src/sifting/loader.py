@@ -87,8 +87,10 @@ class SiftedLoader:
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
         self._check_place(resumed)
-        if sifter.pilot is not None and sifter.pilot.trials is not None:
-            sifter.pilot.trials.pieces.reads(self.loader)
+        if sifter.pilot is not None:
+            sifter.pilot.passes += resumed is None
+            if sifter.pilot.trials is not None:
+                sifter.pilot.trials.pieces.reads(self.loader)
         sifter.observer.end_owed()
         source = self._handed(resumed)
         place: Place | None = resumed
