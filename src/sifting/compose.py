@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -14,9 +15,11 @@ from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import Exit
+from sifting.exits.economy import Economy
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor, warn_user
 from sifting.measure.meter import Meter
+from sifting.measure.stats import Stats, reduced
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.objective import PerSampleLoss, Score
@@ -133,6 +136,7 @@ def make_scorer(
     losses: Losses | None,
     batch_size: int | None,
     idle: bool,
+    economy: Economy,
 ) -> Scorer:
     """What gives the scores."""
     if not isinstance(model, nn.Module):
@@ -155,7 +159,25 @@ def make_scorer(
         losses=losses,
         batch_size=batch_size,
         idle=idle,
+        economy=economy,
     )
+
+
+def make_economy(exit: Exit, generator: torch.Generator, **asked: Any) -> Economy:
+    """How much of each candidate is scored; raises where an exit looks at none of it.
+
+    Args:
+        exit: scores them.
+        generator: the sifter's own.
+        asked: the user's `rows`, `view` and `precision`.
+    """
+    economy = Economy(**asked, generator=generator)
+    shown = ", ".join(f"{name}={value!r}" for name, value in economy.shown().items())
+    if shown and exit.by_id:
+        raise ValueError(
+            f"{shown}: {exit!r} looks at no sample when it scores, so there is nothing to spare: leave it out"
+        )
+    return economy
 
 
 def group_of(model: nn.Module) -> dist.ProcessGroup | None:
@@ -205,6 +227,14 @@ def join_ranks(
     return ranks
 
 
+def of_all_ranks(stats: Stats, meter: Meter, scorer: Scorer, ranks: Ranks | None) -> Stats:
+    """One summary from those of all ranks; this one's where there are no others."""
+    if not in_use():
+        return stats
+    ranks = ranks or Ranks(lambda: scorer.device, group_of(scorer.whole))
+    return reduced(ranks.gather((stats, meter.explored_means)))
+
+
 def settings_of(scorer: Scorer, rule: Rule, schedule: Schedule) -> dict[str, Any]:
     """What is selected by, in plain values."""
     keep, score = schedule.keep, scorer.score
@@ -215,6 +245,7 @@ def settings_of(scorer: Scorer, rule: Rule, schedule: Schedule) -> dict[str, Any
         "keep": getattr(keep, "about", "a function") if callable(keep) else keep,
         "explore": rule.explore,
         "trim": rule.trim,
+        **scorer.economy.settings(),
         "warmup_steps": schedule.warmup_steps,
         "stop_step": schedule.stop_step,
         "every": schedule.every,

@@ -23,12 +23,13 @@ from sifting.compose import (
     AUTO,
     check_auto,
     choose_mode,
-    group_of,
     join_ranks,
     make_competing,
+    make_economy,
     make_pilot,
     make_rule,
     make_scorer,
+    of_all_ranks,
     one_of,
     settings_of,
 )
@@ -38,16 +39,17 @@ from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_exit
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit, Setting
+from sifting.exits.economy import Precision
 from sifting.loader import SiftedLoader
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
-from sifting.measure.stats import Stats, reduced
+from sifting.measure.stats import Stats
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call, Forward, GetLabels, Ids
 from sifting.model.objective import Score
+from sifting.model.sampling import RowCount
+from sifting.model.viewing import ViewSize
 from sifting.observer import Observer
-from sifting.parallel.detect import in_use
-from sifting.parallel.ranks import Ranks
 from sifting.selection.policies import Policy
 from sifting.selection.schedule import Schedule
 from sifting.state import load_saved, saved
@@ -103,6 +105,12 @@ class Sifter:
         take: `take(batch, indices) -> batch`, where a batch cannot be divided member by member.
         stack: dotted path of the list of blocks, where it cannot be told.
         score_batch_size: candidates scored at a time; all at once by default.
+        rows: how many labelled positions of each sequence are scored, drawn anew each time; or
+            "labelled": all, and the exit's block only there, which gives the same scores but for rounding.
+        view: what is scored of each sample: the first so many positions of a sequence, (first, end) of
+            them, an image whose shorter side has so many pixels, or `view(batch) -> batch`.
+        precision: "bf16" to score in it, "auto" to do so if it is measured to be faster here; by
+            default that of your training step.
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
         audit_every: selections between two audits of the choice against exact losses; 0 for
             none. By default as many as make audits cost 1 % of training.
@@ -145,6 +153,9 @@ class Sifter:
         take: Take | None = None,
         stack: str | None = None,
         score_batch_size: int | None = None,
+        rows: RowCount | None = None,
+        view: ViewSize | None = None,
+        precision: Precision | None = None,
         nonfinite: Literal["raise", "drop"] = "raise",
         audit_every: int | None = None,
         audit_log: str | Path | None = None,
@@ -165,6 +176,10 @@ class Sifter:
         self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
         self.rule = make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
+        self._generator = torch.Generator().manual_seed(seed)
+        economy = make_economy(
+            self.exit, self._generator, rows=rows, view=view, precision=precision
+        )
         self.meter, self.cursor = Meter(), Cursor()
         self.auditor = Auditor(
             self.meter,
@@ -183,6 +198,7 @@ class Sifter:
             losses=losses,
             batch_size=score_batch_size,
             idle=not scored,
+            economy=economy,
         )
         self.pilot: Pilot | None = None
         if isinstance(self.exit, AutoExit) and keep == AUTO:
@@ -195,7 +211,6 @@ class Sifter:
         if scored:  # what keeps everything, or chooses at random, needs no exit
             self.exit.suits(Setting(self._scorer.score, scope, self._scorer.call, trim))
             self.exit.bind(self._scorer.model, stack)
-        self._generator = torch.Generator().manual_seed(seed)
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
         self.ranks = join_ranks(self._scorer, self.auditor, scope, group, settings)
         if self.pilot is not None:
@@ -228,8 +243,9 @@ class Sifter:
     def __repr__(self) -> str:
         plan = self._scorer.plan
         objective = "found on the first batch" if plan is None else str(plan)
+        left_out = "".join(f", {k}={v!r}" for k, v in self._scorer.economy.shown().items())
         return (
-            f"Sifter(exit={self.exit!r}, score={self._scorer.score!r}, {self.schedule}, {self.rule},\n"
+            f"Sifter(exit={self.exit!r}, score={self._scorer.score!r}{left_out}, {self.schedule}, {self.rule},\n"
             f"       objective: {objective})"
         )
 
@@ -256,12 +272,7 @@ class Sifter:
 
         All ones where nothing was selected: in warm-up, or under a policy without weights.
         """
-        step = self.observer.current
-        if step is None:
-            raise RuntimeError("no batch was handed out yet, so there are no weights")
-        if step.selection is not None:
-            return step.selection.weights
-        return torch.ones(step.size, device=self.device)
+        return self.observer.weights
 
     def score(self, batch: Any) -> Tensor:
         """The score of every sample in a batch. Nothing is counted, and no exit learns from it."""
@@ -308,13 +319,10 @@ class Sifter:
             reduce: over all ranks instead of on this one; `meter.reduced` says how. All ranks
                 must ask, or those that do wait in vain. The same as without in a plain run.
         """
-        stats = self.meter.stats()
+        stats = replace(self.meter.stats(), economy=str(self._scorer.economy))
         if self.pilot is not None:
             stats = replace(stats, **self.pilot.summary())
-        if not reduce or not in_use():
-            return stats
-        ranks = self.ranks or Ranks(lambda: self.device, group_of(self.model))
-        return reduced(ranks.gather((stats, self.meter.explored_means)))
+        return of_all_ranks(stats, self.meter, self._scorer, self.ranks) if reduce else stats
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
         """Everything needed to go on identically, as plain tensors and numbers.
