@@ -206,7 +206,7 @@ class Scorer:
         size = samples.size(batch)
         some = samples.take(batch, torch.arange(min(size, 2)), size=size)
         if self.exit.runs:
-            with self.economy.drawing(advance=False):
+            with self.economy.naming(), self.economy.drawing(advance=False):
                 self._at_exit(plan, some, self.score, learn=False)
         if all(part.labels is not None for part in plan.parts):
             self._exact.examine(plan, self.model, some)

@@ -208,5 +208,6 @@ def _part(leaf: Any, length: int, first: int, end: int) -> Any:
     if not isinstance(leaf, Tensor) or leaf.is_nested or leaf.ndim < 2:
         return leaf
     if leaf.ndim == 4 and leaf.shape[2:] == (length, length):
-        return leaf[:, :, first:end, first:end]
-    return leaf[:, first:end] if leaf.shape[1] == length else leaf
+        return leaf[:, :, first:end, first:end].contiguous()
+    # contiguous, since models reshape their inputs by `view`
+    return leaf[:, first:end].contiguous() if leaf.shape[1] == length else leaf
