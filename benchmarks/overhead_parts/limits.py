@@ -29,8 +29,8 @@ from sifting.files import write_json
 
 ROWS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "ranking": language.ranking,  # quality on text, for the rows of BERT-base
-    "bert-128": lambda args: language.bert_costs(args, length=128, batch=8),
-    "bert-512": lambda args: language.bert_costs(args, length=512, batch=2),
+    "bert-128": lambda args: language.bert_costs(args, length=128, batch=args.batch),
+    "bert-512": lambda args: language.bert_costs(args, length=512, batch=max(1, args.batch // 4)),
     "memory": language.memory_cost,
     "resnet": vision.resnet,
     "llama": large.llama,
@@ -44,6 +44,9 @@ def main(argv: list[str]) -> int:
     )
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--batch", type=int, default=8, help="n of BERT-base; a quarter at length 512"
+    )
     parser.add_argument("--updates", type=int, default=600, help="that models learn before ranking")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("SIFT_DATA", "data")))
     parser.add_argument("--json", type=Path, default=RESULTS / "limits.json")
@@ -70,7 +73,7 @@ def main(argv: list[str]) -> int:
 def _settings(argv: list[str]) -> list[str]:
     """The numbers that a command was given, without the place of its data."""
     kept = []
-    for flag in ("--rounds", "--updates"):
+    for flag in ("--rounds", "--batch", "--updates"):
         if flag in argv:
             kept += [flag, argv[argv.index(flag) + 1]]
     return kept

@@ -22,7 +22,10 @@ from sifting.chooser import Chooser
 from sifting.compose import (
     AUTO,
     check_auto,
+    check_candidates,
     choose_mode,
+    costs_of,
+    described,
     join_ranks,
     make_competing,
     make_economy,
@@ -42,6 +45,7 @@ from sifting.exits.base import Exit, Setting
 from sifting.exits.economy import Precision
 from sifting.loader import SiftedLoader
 from sifting.measure.audit import Auditor
+from sifting.measure.costs import Costs
 from sifting.measure.meter import Meter
 from sifting.measure.stats import Stats
 from sifting.model.by_sample import Losses
@@ -76,7 +80,8 @@ class Sifter:
         model: the model that is trained, as it is: plain, compiled or wrapped for DDP.
         exit: block number from 1, "last" (the whole model, exact), a block's dotted path,
             "tuned", a `TunedExit`, an `AdditiveExit` or a `MemoryExit`; or "auto", scorers that
-            compete. By default "auto" where `keep` is, else "tuned".
+            compete: with a fixed `keep`, by what each costs and tells here. By default "auto" where
+            `keep` is, else "tuned".
         score: "loss", "entropy", "margin", "grad_norm", or a function `(logits, labels) -> scores`.
             By default what suits the exit: entropy, and losses with a memory.
         keep: share of the candidates to train on, in (0, 1], a function of the step, or "auto".
@@ -241,13 +246,7 @@ class Sifter:
         return SiftedLoader(self, loader)
 
     def __repr__(self) -> str:
-        plan = self._scorer.plan
-        objective = "found on the first batch" if plan is None else str(plan)
-        left_out = "".join(f", {k}={v!r}" for k, v in self._scorer.economy.shown().items())
-        return (
-            f"Sifter(exit={self.exit!r}, score={self._scorer.score!r}{left_out}, {self.schedule}, {self.rule},\n"
-            f"       objective: {objective})"
-        )
+        return described(self._scorer, self.schedule, self.rule)
 
     def settings(self) -> dict[str, Any]:
         """What is selected by, in plain values: for logs, and for ranks to compare."""
@@ -276,10 +275,9 @@ class Sifter:
 
     def score(self, batch: Any) -> Tensor:
         """The score of every sample in a batch. Nothing is counted, and no exit learns from it."""
-        scores_B = self._scorer.scores(batch, learn=False)
-        if scores_B is None:
-            return torch.zeros(self.chooser.samples.size(batch), device=self.device)
-        return scores_B
+        found = self._scorer.scores(batch, learn=False)
+        size = self.chooser.samples.size
+        return torch.zeros(size(batch), device=self.device) if found is None else found
 
     def select(self, batch: Any) -> Selection:
         """Score a batch of candidates and choose among them, whatever the schedule says.
@@ -287,11 +285,7 @@ class Sifter:
         For loops that do not iterate over `sifter(loader)`; it counts as a step.
         """
         size = self.chooser.samples.size(batch)
-        if size < 2:
-            raise ValueError(
-                f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
-                "times the batch you train on"
-            )
+        check_candidates(size)
         self.observer.end_step()
         if not self.meter.counts["steps"]:
             self.chooser.check(batch, divides=False)
@@ -324,6 +318,13 @@ class Sifter:
             stats = replace(stats, **self.pilot.summary())
         return of_all_ranks(stats, self.meter, self._scorer, self.ranks) if reduce else stats
 
+    def costs(self) -> Costs:
+        """What ways of scoring cost beside the step, and how well each ranks: prints as a table.
+
+        With exit="auto" and a fixed `keep`, all that were compared; else the exit in use, by its audits.
+        """
+        return costs_of(self.exit, self.stats())
+
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
         """Everything needed to go on identically, as plain tensors and numbers.
 
@@ -334,10 +335,9 @@ class Sifter:
         return saved(self, epoch_over=epoch_over)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`, in the middle of an epoch too.
+        """Continue from a `state_dict`, after the last batch that was handed out before it was taken.
 
-        The next iteration goes on after the last batch handed out before the state was taken. A
-        state that is refused changes nothing.
+        A state that is refused changes nothing.
         """
         load_saved(self, state)
 
