@@ -274,7 +274,7 @@ class Sifter:
         return self.observer.weights
 
     def score(self, batch: Any) -> Tensor:
-        """The score of every sample in a batch. Nothing is counted, and no exit learns from it."""
+        """The score of every sample in a batch; nothing is counted, and no exit learns from it."""
         found = self._scorer.scores(batch, learn=False)
         size = self.chooser.samples.size
         return torch.zeros(size(batch), device=self.device) if found is None else found
@@ -310,8 +310,7 @@ class Sifter:
         """What sifting cost, what it kept and how well it chose.
 
         Args:
-            reduce: over all ranks instead of on this one; `meter.reduced` says how. All ranks
-                must ask, or those that do wait in vain. The same as without in a plain run.
+            reduce: over all ranks, which must all ask, or those that do wait in vain.
         """
         stats = replace(self.meter.stats(), economy=str(self._scorer.economy))
         if self.pilot is not None:
@@ -329,8 +328,7 @@ class Sifter:
         """Everything needed to go on identically, as plain tensors and numbers.
 
         Args:
-            epoch_over: whether the place in the loader is left out, so that whoever goes on
-                begins an epoch anew.
+            epoch_over: whether the place in the loader is left out: whoever goes on begins an epoch.
         """
         return saved(self, epoch_over=epoch_over)
 
