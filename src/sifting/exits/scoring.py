@@ -14,6 +14,7 @@ from sifting.data.tree import describe, to_device
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.block import BlockExit
+from sifting.exits.economy import Economy
 from sifting.log import say
 from sifting.measure.audit import warn_user
 from sifting.model.agreement import to_verify, verifiable, verify
@@ -44,6 +45,7 @@ class Scorer:
         losses: the user's losses of model and batch.
         batch_size: candidates that go through the model at a time; None for all.
         idle: whether the exit is not used at all (random choice).
+        economy: how much of each candidate is scored; all of it by default.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Scorer:
         losses: Losses | None = None,
         batch_size: int | None,
         idle: bool,
+        economy: Economy | None = None,
     ) -> None:
         self.whole, self.model = model, unwrap(model)
+        self.economy = Economy() if economy is None else economy
         self.exit, self.call, self.loss_fn = exit, call, loss_fn
         self.score: Score = exit.default_score if score is None else score
         self._by_default = score is None
@@ -87,15 +91,36 @@ class Scorer:
             plan = self._planned(moved)
             if plan is None:
                 return None
-            found = [
-                self.exit.score(plan, self.model, piece, self.score, learn)
-                for piece in self._pieces(moved)
-            ]
-            scores_B = torch.cat(found)
+            if learn and self.economy.low is None:
+                self._measure_precision(plan, moved)
+            scores_B = self._scored(plan, moved, learn=learn)
             self._check_count(moved, len(scores_B))
             if learn:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
         return scores_B.float().to(self.device)
+
+    def _scored(self, plan: Plan, batch: Any, *, learn: bool) -> Tensor:
+        """Scores of a batch at the exit, piece by piece."""
+        with self.economy.drawing(advance=learn):
+            found = [
+                self._at_exit(plan, piece, self.score, learn=learn) for piece in self._pieces(batch)
+            ]
+        return torch.cat(found)
+
+    def _at_exit(self, plan: Plan, batch: Any, score: Score, *, learn: bool) -> Tensor:
+        """Scores of some samples by as much of them as is looked at."""
+        economy = self.economy
+        seen = economy.viewed(self.call, batch)
+        with economy.lowered(self.device):
+            return self.exit.score(economy.chosen(plan, seen), self.model, seen, score, learn)
+
+    def _measure_precision(self, plan: Plan, batch: Any) -> None:
+        """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
+        self.economy.measure(lambda: self._scored(plan, batch, learn=False), self.device)
+        if self.ranks is not None:
+            self.economy.low = self.ranks.gather(self.economy.low)[0]
+        if self.economy.low and first_rank():
+            say("candidates are scored in bf16, which was measured to be faster here")
 
     def _check_count(self, batch: Any, count: int) -> None:
         """Raise where there is not one score for each sample."""
@@ -137,9 +162,12 @@ class Scorer:
             plan = self._planned(moved)
             if plan is None:
                 return {}
-            return self.exit.scores_of_all(
-                plan, self.model, moved, self.score, learn=learn, ids=ids
-            )
+            economy = self.economy
+            seen = economy.viewed(self.call, moved)
+            with economy.drawing(advance=learn), economy.lowered(self.device):
+                return self.exit.scores_of_all(
+                    economy.chosen(plan, seen), self.model, seen, self.score, learn=learn, ids=ids
+                )
 
     def examine(self, batch: Any, *, early: bool) -> list[Examined] | None:
         """Piece by piece: exact losses, what is misclassified, and the exit's own losses.
@@ -155,10 +183,11 @@ class Scorer:
             if plan is None or any(part.labels is None for part in plan.parts):
                 return None
             found: list[Examined] = []
-            for piece in self._pieces(moved):
-                exact_B, wrong_B = self._exact.examine(plan, self.model, piece)
-                early_B = self.exit.score(plan, self.model, piece, "loss", False) if early else None
-                found.append((exact_B, wrong_B, early_B))
+            with self.economy.drawing(advance=False):
+                for piece in self._pieces(moved):
+                    exact_B, wrong_B = self._exact.examine(plan, self.model, piece)
+                    early_B = self._at_exit(plan, piece, "loss", learn=False) if early else None
+                    found.append((exact_B, wrong_B, early_B))
         return found
 
     def check(self, batch: Any) -> None:
@@ -179,7 +208,8 @@ class Scorer:
         size = samples.size(batch)
         some = samples.take(batch, torch.arange(min(size, 2)), size=size)
         if self.exit.runs:
-            self.exit.score(plan, self.model, some, self.score, False)
+            with self.economy.naming(), self.economy.drawing(advance=False):
+                self._at_exit(plan, some, self.score, learn=False)
         if all(part.labels is not None for part in plan.parts):
             self._exact.examine(plan, self.model, some)
 
@@ -268,7 +298,10 @@ class Scorer:
             if self._by_default and self.exit.default_score != "loss":
                 self.score = plan.default_score()
             plan = plan.for_score(self.score, self.model, probe)
-            self.exit.prepare(plan, self.model, probe)
+            plan = self.economy.planned(plan, self.score)
+            self.economy.check(self.call, batch)
+            with self.economy.naming():
+                self.exit.prepare(plan, self.model, self.economy.viewed(self.call, probe))
         plan.check_batch(batch)
         self._verify(kind, plan, batch)
         if (not self._plans or kind in self._plans) and first_rank():
