@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sifting.cursor import Place, choice_of
+from sifting.data.begun import begun_by_workers
 from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Draw, IndexPosition, Position
@@ -46,7 +47,8 @@ class SiftedLoader:
         sifter, whole = self.sifter, self.sifter.epoch == "steps"
         if sifter.draws == "batch":
             return BatchSource(self.loader, sifter.schedule, sifter.chooser.samples)
-        if draws_by_index(self.loader):
+        apart = begun_by_workers(self.loader) and not sifter.exit.by_id
+        if draws_by_index(self.loader) and not apart:
             return IndexSource(self.loader, whole=whole, twins=sifter.cursor.twins)
         return PoolSource(self.loader, whole=whole, pad=sifter.pad, samples=sifter.chooser.samples)
 

@@ -30,12 +30,12 @@ def take_begun(loader: Any) -> Begun | None:
     `state_dict` begins one, which draws the seed of workers and, by torchdata's own samplers, the
     order; Accelerate asks for it when it prepares a loader. A plain loop then goes on with that, and
     so does whoever takes it over. With worker processes, which have been told the first batches
-    by then, it cannot be.
+    by then, it cannot be: see `begun_by_workers`.
     """
-    base = loader.__dict__.get("base_dataloader", loader)  # inside Accelerate's
-    iterator = base.__dict__.get("_iterator")
-    if not base.__dict__.get("_initial_iter_for_state_dict") or base.num_workers > 0:
+    base = _inside(loader)
+    if not _has_begun(base) or base.num_workers > 0:
         return None
+    iterator = base.__dict__["_iterator"]
     base.__dict__.update(_initial_iter_for_state_dict=False, _iterator=None)
     indices = iterator._sampler_iter
     # torchdata's own samplers have drawn their order already, and remember from what
@@ -49,3 +49,19 @@ def take_begun(loader: Any) -> Begun | None:
         for name, generator in generators_of(loader).items()
     }
     return Begun(indices, states)
+
+
+def begun_by_workers(loader: Any) -> bool:
+    """Whether a loader's worker processes are reading an epoch already, so that it must be iterated
+    as it is to be trained in its own order."""
+    base = _inside(loader)
+    return _has_begun(base) and base.num_workers > 0
+
+
+def _inside(loader: Any) -> Any:
+    """The loader itself, where Accelerate has wrapped it."""
+    return getattr(loader, "__dict__", {}).get("base_dataloader", loader)
+
+
+def _has_begun(base: Any) -> bool:
+    return bool(getattr(base, "__dict__", {}).get("_initial_iter_for_state_dict"))
