@@ -99,7 +99,6 @@ def memory_cost(args: argparse.Namespace) -> dict[str, Any]:
     small = 8  # the update on 32 sequences takes four times as long: four of these stand for it
     kept = make_batch(model.config, small, length, 0.15)
     update(model, optimizer, kept)
-    seconds = []
     found = loading.memory(argparse.Namespace(ids=10_000_000, steps=200))
     rounds = timed_in_turns({"update": lambda: update(model, optimizer, kept)}, 2)
     seconds = [s for round in rounds for _, s in round["update"]]
@@ -132,7 +131,7 @@ def learned(args: argparse.Namespace) -> tuple[torch.nn.Module, Iterator[dict[st
     assert problem.schedule is not None
     schedule = problem.schedule(problem.optimizer, args.updates)
     model = problem.model.train()
-    source = iter(problem.batches())
+    source = _endless(problem, config.batch)
     for made, batch in enumerate(islice(source, args.updates)):
         problem.loss(model, batch).backward()
         problem.optimizer.step()
@@ -155,6 +154,11 @@ def learned(args: argparse.Namespace) -> tuple[torch.nn.Module, Iterator[dict[st
         f"{figures['hidden_commonest']:.1%})"
     )
     return model, unseen(), about
+
+
+def _endless(problem: Any, size: int) -> Iterator[dict[str, Tensor]]:
+    while True:
+        yield from problem.batches(size)
 
 
 def ranking(args: argparse.Namespace) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from overhead_parts import language, large, vision
+from overhead_parts import figure, language, large, vision
 from overhead_parts.timing import RESULTS, circumstances
 from sifting.files import write_json
 
@@ -67,6 +67,8 @@ def main(argv: list[str]) -> int:
         }
         write_json(args.json, known)
         print(f"{name}: written to {args.json}", file=sys.stderr)
+        if args.json == RESULTS / "limits.json" and {"bert-128", "ranking"} <= set(known):
+            figure.draw()
     return 0
 
 

@@ -281,7 +281,8 @@ class BestExit(Exit):
                 way.exit.load_state_dict(saved.inside("exit").content)
                 way.economy.load_state_dict(saved.inside("economy").content)
                 way.seconds = saved.numbers("seconds")
-                way.figures = [tuple(row) for row in saved.items("figures")]
+                rows = [saved.numbers("figures", row, length=3) for row in saved.items("figures")]
+                way.figures = [(a, b, c) for a, b, c in rows]
         self.used = next((way for way in self.ways if way.name == self._was_used), None)
         self._loaded = {}
 
