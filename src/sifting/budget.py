@@ -16,9 +16,9 @@ from sifting.data.tree import describe
 from sifting.measure.audit import warn_user
 from sifting.model.call import Call
 from sifting.plain import Plain
-from sifting.selection.budget import SLACK, choose_within
+from sifting.selection.budget import SLACK, check_order, choose_within
 from sifting.selection.choice import Choice, Rule
-from sifting.selection.tokens import Tokens
+from sifting.selection.tokens import MeanOfTokens, Tokens
 
 TOKENS = "tokens"
 
@@ -153,6 +153,24 @@ def make_budget(given: Any, tokens: Tokens) -> Budget | None:
     raise ValueError(
         f"budget={given!r}: choose 'samples', 'tokens', or pass a function (batch) -> costs"
     )
+
+
+def checked_budget(budget: Any, tokens: Tokens, rule: Rule, keep: Any) -> Budget | None:
+    """What `budget=` stands for, where the other arguments go with it."""
+    found = make_budget(budget, tokens)
+    if keep == "auto" and not isinstance(tokens, MeanOfTokens):
+        raise ValueError(
+            f"tokens={tokens.name!r} goes with a fixed keep=: an autopilot goes by losses as they are trained. "
+            "Give keep=0.5, say"
+        )
+    if found is None:
+        return None
+    if keep == "auto":
+        raise ValueError(
+            f"budget={found!r} goes with a fixed keep=: an autopilot counts samples. Give keep=0.5, say"
+        )
+    check_order(rule)
+    return found
 
 
 def tokens_in(batch: Any) -> int:

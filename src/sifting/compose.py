@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -13,24 +14,27 @@ from sifting.autopilot.pieces import Pieces
 from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
-from sifting.budget import Budget, make_budget
+from sifting.budget import Budget
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import Exit
-from sifting.exits.reference import Reference, ReferenceTable
+from sifting.exits.best import BestExit
+from sifting.exits.economy import Economy
+from sifting.exits.reference import REDUCIBLE, Reference
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor, warn_user
+from sifting.measure.costs import Costs, WayCost
 from sifting.measure.meter import Meter
+from sifting.measure.stats import Stats, reduced
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.parallel.detect import data_parallel, in_use
 from sifting.parallel.ranks import Ranks
 from sifting.selection import scores
-from sifting.selection.budget import check_order
 from sifting.selection.choice import Rule
 from sifting.selection.policies import Proportional, find_policy
 from sifting.selection.schedule import Schedule, kept_count
-from sifting.selection.tokens import MeanOfTokens, Tokens, find_tokens
+from sifting.selection.tokens import MeanOfTokens, find_tokens
 
 
 def one_of(name: str, value: object, first: str, second: str) -> None:
@@ -40,7 +44,6 @@ def one_of(name: str, value: object, first: str, second: str) -> None:
 
 
 AUTO = "auto"
-REDUCIBLE = "reducible"
 
 
 def choose_mode(exit: Any, keep: Any, policy: Any) -> tuple[Any, Any]:
@@ -64,8 +67,13 @@ def choose_mode(exit: Any, keep: Any, policy: Any) -> tuple[Any, Any]:
 
 
 def make_competing(exit: Exit, keep: Any) -> Exit:
-    """An exit that an autopilot can decide about: several that compete, or the user's alone."""
-    if keep != AUTO or isinstance(exit, AutoExit):
+    """An exit that an autopilot can decide about: several that compete, or the user's alone.
+
+    With a fixed ratio, what is to be found out is which exit pays best.
+    """
+    if keep != AUTO:
+        return BestExit() if isinstance(exit, AutoExit) else exit
+    if isinstance(exit, AutoExit):
         return exit
     return AutoExit({MEMORY if exit.by_id else "exit": exit})
 
@@ -129,24 +137,6 @@ def make_rule(
     return rule
 
 
-def checked_budget(budget: Any, tokens: Tokens, rule: Rule, keep: Any) -> Budget | None:
-    """What `budget=` stands for, where the other arguments go with it."""
-    found = make_budget(budget, tokens)
-    if keep == AUTO and not isinstance(tokens, MeanOfTokens):
-        raise ValueError(
-            f"tokens={tokens.name!r} goes with a fixed keep=: an autopilot goes by losses as they are trained. "
-            "Give keep=0.5, say"
-        )
-    if found is None:
-        return None
-    if keep == AUTO:
-        raise ValueError(
-            f"budget={found!r} goes with a fixed keep=: an autopilot counts samples. Give keep=0.5, say"
-        )
-    check_order(rule)
-    return found
-
-
 def make_scorer(
     model: nn.Module,
     exit: Exit,
@@ -159,6 +149,7 @@ def make_scorer(
     idle: bool,
     reference: Reference | None = None,
     tokens: Any = "mean",
+    economy: Economy,
 ) -> Scorer:
     """What gives the scores."""
     if not isinstance(model, nn.Module):
@@ -183,50 +174,44 @@ def make_scorer(
         idle=idle,
         reference=None if idle else reference,
         tokens=find_tokens(tokens),
+        economy=economy,
     )
 
 
-def make_reference(
-    score: Score | None,
-    reference: str | Path | Reference | None,
-    exit: Exit,
-    *,
-    keep: Any,
-    rule: Rule,
-) -> tuple[Score | None, Reference | None]:
-    """By what the exit scores, and what is taken off its scores, for `score=` and `reference=`."""
-    if score != REDUCIBLE:
-        if reference is not None:
-            raise ValueError(
-                f"reference= is what score='reducible' takes off, and score={score!r}: leave one of them out"
-            )
-        return score, None
-    if reference is None:
+def make_economy(exit: Exit, generator: torch.Generator, **asked: Any) -> Economy:
+    """How much of each candidate is scored; raises where an exit looks at none of it.
+
+    Args:
+        exit: scores them.
+        generator: the sifter's own.
+        asked: the user's `rows`, `view` and `precision`.
+    """
+    economy = Economy(**asked, generator=generator)
+    shown = ", ".join(f"{name}={value!r}" for name, value in economy.shown().items())
+    if shown and exit.by_id:
         raise ValueError(
-            "score='reducible' is the loss less that of a reference: pass reference=, a file that sift "
-            "reference wrote, or HeldOutReference(held_out_batches)"
+            f"{shown}: {exit!r} looks at no sample when it scores, so there is nothing to spare: leave it out"
         )
-    if keep == AUTO:
-        raise ValueError(
-            "score='reducible' goes with a fixed keep=: an autopilot chooses its scorer by itself"
-        )
-    if isinstance(rule.policy, Proportional):
-        raise ValueError(
-            "policy='proportional' needs scores of at least 0, and a loss less another may be below: choose "
-            "policy='percentile' or 'top'"
-        )
-    found = ReferenceTable.load(reference) if isinstance(reference, str | Path) else reference
-    if not isinstance(found, Reference):
-        raise TypeError(
-            f"reference={reference!r}: give the path of a file that sift reference wrote, a ReferenceTable or "
-            "a HeldOutReference"
-        )
-    if exit.by_id and not found.by_id:
-        raise ValueError(
-            f"{exit!r} scores samples by their IDs, before they are read, and {found!r} has to see them: make a "
-            "ReferenceTable (sift reference), or choose another exit="
-        )
-    return "loss", found
+    if isinstance(exit, BestExit):
+        exit.generator, exit.vary = generator, not shown
+    return economy
+
+
+def costs_of(exit: Exit, stats: Stats) -> Costs:
+    """What ways of scoring cost and tell: those that were compared, or the one in use."""
+    if isinstance(exit, BestExit):
+        return exit.costs()
+    unknown = math.nan
+    timed = stats.selections and stats.seconds_between > 0
+    step = stats.seconds_between / stats.steps if timed else unknown
+    cost = stats.seconds_scoring / stats.selections / step if timed else unknown
+    kept = stats.samples_trained / stats.candidates_seen if stats.candidates_seen else unknown
+    ranks, recall, rho = (
+        unknown if value is None else value
+        for value in (stats.rank_correlation, stats.recall, stats.rho_approx)
+    )
+    note = "" if stats.audits else "not audited yet, so how well it ranks is not known"
+    return Costs([WayCost(repr(exit), cost, ranks, recall, rho * kept, used=True)], note)
 
 
 def group_of(model: nn.Module) -> dist.ProcessGroup | None:
@@ -276,6 +261,25 @@ def join_ranks(
     return ranks
 
 
+def of_all_ranks(stats: Stats, meter: Meter, scorer: Scorer, ranks: Ranks | None) -> Stats:
+    """One summary from those of all ranks; this one's where there are no others."""
+    if not in_use():
+        return stats
+    ranks = ranks or Ranks(lambda: scorer.device, group_of(scorer.whole))
+    return reduced(ranks.gather((stats, meter.explored_means)))
+
+
+def described(scorer: Scorer, schedule: Schedule, rule: Rule) -> str:
+    """A sifter as it prints."""
+    objective = "found on the first batch" if scorer.plan is None else str(scorer.plan)
+    score = scorer.score if scorer.reference is None else REDUCIBLE
+    left_out = "".join(f", {name}={value!r}" for name, value in scorer.economy.shown().items())
+    return (
+        f"Sifter(exit={scorer.exit!r}, score={score!r}{left_out}, {schedule}, {rule},\n"
+        f"       objective: {objective})"
+    )
+
+
 def settings_of(
     scorer: Scorer, rule: Rule, schedule: Schedule, budget: Budget | None = None
 ) -> dict[str, Any]:
@@ -291,6 +295,7 @@ def settings_of(
         "keep": getattr(keep, "about", "a function") if callable(keep) else keep,
         "explore": rule.explore,
         "trim": rule.trim,
+        **scorer.economy.settings(),
         "warmup_steps": schedule.warmup_steps,
         "stop_step": schedule.stop_step,
         "every": schedule.every,

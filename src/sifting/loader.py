@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from sifting.budget import tokens_in
 from sifting.cursor import Place, choice_of
+from sifting.data.begun import begun_by_workers
 from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Draw, IndexPosition, Position
@@ -47,7 +49,8 @@ class SiftedLoader:
         sifter, whole = self.sifter, self.sifter.epoch == "steps"
         if sifter.draws == "batch":
             return BatchSource(self.loader, sifter.schedule, sifter.chooser.samples)
-        if draws_by_index(self.loader):
+        apart = begun_by_workers(self.loader) and not sifter.exit.by_id
+        if draws_by_index(self.loader) and not apart:
             return IndexSource(self.loader, whole=whole, twins=sifter.cursor.twins)
         return PoolSource(self.loader, whole=whole, pad=sifter.pad, samples=sifter.chooser.samples)
 
@@ -88,8 +91,10 @@ class SiftedLoader:
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
         self._check_place(resumed)
-        if sifter.pilot is not None and sifter.pilot.trials is not None:
-            sifter.pilot.trials.pieces.reads(self.loader)
+        if sifter.pilot is not None:
+            sifter.pilot.passes += resumed is None
+            if sifter.pilot.trials is not None:
+                sifter.pilot.trials.pieces.reads(self.loader)
         sifter.observer.end_owed()
         source = self._handed(resumed)
         place: Place | None = resumed
@@ -258,6 +263,16 @@ class SiftedLoader:
     def _step(self) -> AbstractContextManager[None]:
         """What is open while the user's step runs: here, from one batch to the next."""
         return self.sifter.observer.training(self.sifter.model)
+
+
+def rehearse(sifter: Sifter) -> None:
+    """Sift and audit every batch from now on; see `Sifter.rehearse`."""
+    sifter.schedule = replace(sifter.schedule, warmup_steps=0, stop_step=None, every=1)
+    sifter.chooser.schedule = sifter.schedule
+    sifter.exit.rehearse()
+    if sifter.pilot is not None:
+        sifter.pilot.rehearse()
+    sifter.auditor.every, sifter.auditor.silent, sifter.auditor.log = 1, True, None
 
 
 def select(sifter: Sifter, batch: Any) -> Selection:

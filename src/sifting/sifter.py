@@ -18,19 +18,21 @@ from torch import Tensor, nn
 
 from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.trial import Trial
+from sifting.budget import checked_budget
 from sifting.chooser import Chooser
 from sifting.compose import (
     AUTO,
     check_auto,
-    checked_budget,
     choose_mode,
-    group_of,
+    costs_of,
+    described,
     join_ranks,
     make_competing,
+    make_economy,
     make_pilot,
-    make_reference,
     make_rule,
     make_scorer,
+    of_all_ranks,
     one_of,
     settings_of,
 )
@@ -40,17 +42,19 @@ from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_exit
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit, Setting
-from sifting.exits.reference import Reference
-from sifting.loader import SiftedLoader, select
+from sifting.exits.economy import Precision
+from sifting.exits.reference import Reference, make_reference
+from sifting.loader import SiftedLoader, rehearse, select
 from sifting.measure.audit import Auditor
+from sifting.measure.costs import Costs
 from sifting.measure.meter import Meter
-from sifting.measure.stats import Stats, reduced
+from sifting.measure.stats import Stats
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call, Forward, GetLabels, Ids
 from sifting.model.objective import Score
+from sifting.model.sampling import RowCount
+from sifting.model.viewing import ViewSize
 from sifting.observer import Observer
-from sifting.parallel.detect import in_use
-from sifting.parallel.ranks import Ranks
 from sifting.selection.policies import Policy
 from sifting.selection.schedule import Schedule
 from sifting.selection.tokens import Tokens
@@ -78,20 +82,18 @@ class Sifter:
         model: the model that is trained, as it is: plain, compiled or wrapped for DDP.
         exit: block number from 1, "last" (the whole model, exact), a block's dotted path,
             "tuned", a `TunedExit`, an `AdditiveExit` or a `MemoryExit`; or "auto", scorers that
-            compete. By default "auto" where `keep` is, else "tuned".
+            compete: with a fixed `keep`, by what each costs and tells here. By default "auto" where
+            `keep` is, else "tuned".
         score: "loss", "entropy", "margin", "grad_norm", "reducible" (the loss less that of a
-            `reference`), or a function `(logits, labels) -> scores`. By default what suits the exit:
-            entropy, and losses with a memory.
-        reference: of score="reducible": the path of a file that `sift reference` wrote, a
-            `ReferenceTable` of losses by sample ID, or a `HeldOutReference`.
+            `reference`), or a function `(logits, labels) -> scores`. By default what suits the exit.
+        reference: of score="reducible": a file of `sift reference`, or another `Reference`.
         keep: share of the candidates to train on, in (0, 1], a function of the step, or "auto".
             By default "auto", and 0.5 where an exit or a policy is named.
         tokens: how a document's score is made of its tokens': "mean", "sum", "share" (above 1) or
             "hardest" (the mean of the highest tenth), an object such as `HardestTokens(0.2)`, or a
-            function `(scores, mask) -> scores` of documents by tokens. So is its loss.
+            function `(scores, mask) -> scores`. So is its loss.
         budget: what `keep` is a share of: "samples", or "tokens", by which a document costs its
-            length, padding not counted, and is chosen by what it is worth for that; or a function
-            `(batch) -> costs`.
+            length and is chosen by what it is worth for that; or a function `(batch) -> costs`.
         policy: "top", "random", "percentile" or "proportional", an object such as
             `Percentile(beta=2)`, or a function `(scores, count, generator) -> indices`.
         trim: share of the candidates with the most extreme scores, as suspected label noise,
@@ -104,8 +106,7 @@ class Sifter:
         every: of each `every` candidate batches, the first is sifted.
         loss_fn: per-sample loss `(logits, labels)`, where cross-entropy is not what is trained.
         losses: `losses(model, batch)`, one loss a sample, where no function of logits and labels gives
-            it (diffusion, detection, sample weights). A contrastive loss is that within the batch
-            given.
+            it (diffusion, detection, sample weights). A contrastive loss is that within the batch.
         forward: `forward(model, batch) -> logits`, where the model is called in its own way.
         labels: `labels(batch) -> labels`, where the batch keeps them in its own place.
         ids: key or position, in a batch, of the samples' numbers in the data set, or a function of
@@ -116,6 +117,12 @@ class Sifter:
         take: `take(batch, indices) -> batch`, where a batch cannot be divided member by member.
         stack: dotted path of the list of blocks, where it cannot be told.
         score_batch_size: candidates scored at a time; all at once by default.
+        rows: how many labelled positions of each sequence are scored, drawn anew each time; or
+            "labelled": all, and the exit's block only there, which gives the same scores but for rounding.
+        view: what is scored of each sample: the first so many positions of a sequence, (first, end) of
+            them, an image whose shorter side has so many pixels, or `view(batch) -> batch`.
+        precision: "bf16" to score in it, "auto" to do so if it is measured to be faster here; by
+            default that of your training step.
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
         audit_every: selections between two audits of the choice against exact losses; 0 for
             none. By default as many as make audits cost 1 % of training.
@@ -161,6 +168,9 @@ class Sifter:
         take: Take | None = None,
         stack: str | None = None,
         score_batch_size: int | None = None,
+        rows: RowCount | None = None,
+        view: ViewSize | None = None,
+        precision: Precision | None = None,
         nonfinite: Literal["raise", "drop"] = "raise",
         audit_every: int | None = None,
         audit_log: str | Path | None = None,
@@ -182,6 +192,10 @@ class Sifter:
         self.rule = make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
         score, found = make_reference(score, reference, self.exit, keep=keep, rule=self.rule)
+        self._generator = torch.Generator().manual_seed(seed)
+        economy = make_economy(
+            self.exit, self._generator, rows=rows, view=view, precision=precision
+        )
         self.meter, self.cursor = Meter(), Cursor()
         self.auditor = Auditor(
             self.meter,
@@ -202,6 +216,7 @@ class Sifter:
             idle=not scored,
             reference=found,
             tokens=tokens,
+            economy=economy,
         )
         self.tokens, self.reference = self._scorer.tokens, self._scorer.reference
         self.budget = checked_budget(budget, self.tokens, self.rule, keep)
@@ -216,7 +231,6 @@ class Sifter:
         if scored:  # what keeps everything, or chooses at random, needs no exit
             self.exit.suits(Setting(self._scorer.score, scope, self._scorer.call, trim))
             self.exit.bind(self._scorer.model, stack)
-        self._generator = torch.Generator().manual_seed(seed)
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
         self.ranks = join_ranks(self._scorer, self.auditor, scope, group, settings)
         if self.pilot is not None:
@@ -248,11 +262,7 @@ class Sifter:
         return SiftedLoader(self, loader)
 
     def __repr__(self) -> str:
-        objective = self._scorer.plan or "found on the first batch"
-        return (
-            f"Sifter(exit={self.exit!r}, score={self.settings()['score']!r}, {self.schedule}, {self.rule},\n"
-            f"       objective: {objective})"
-        )
+        return described(self._scorer, self.schedule, self.rule)
 
     def settings(self) -> dict[str, Any]:
         """What is selected by, in plain values: for logs, and for ranks to compare."""
@@ -260,11 +270,7 @@ class Sifter:
 
     def rehearse(self) -> None:
         """Sift and audit every batch from now on, silently: to measure what both cost."""
-        self.schedule = replace(self.schedule, warmup_steps=0, stop_step=None, every=1)
-        self.chooser.schedule = self.schedule
-        if self.pilot is not None:
-            self.pilot.rehearse()
-        self.auditor.every, self.auditor.silent, self.auditor.log = 1, True, None
+        rehearse(self)
 
     @property
     def step(self) -> int:
@@ -277,19 +283,13 @@ class Sifter:
 
         All ones where nothing was selected, or under a policy without weights.
         """
-        step = self.observer.current
-        if step is None:
-            raise RuntimeError("no batch was handed out yet, so there are no weights")
-        if step.selection is not None:
-            return step.selection.weights
-        return torch.ones(step.size, device=self.device)
+        return self.observer.weights
 
     def score(self, batch: Any) -> Tensor:
-        """The score of every sample in a batch. Nothing is counted, and no exit learns from it."""
-        scores_B = self._scorer.scores(batch, learn=False)
-        if scores_B is None:
-            return torch.zeros(self.chooser.samples.size(batch), device=self.device)
-        return scores_B
+        """The score of every sample in a batch; nothing is counted, and no exit learns from it."""
+        found = self._scorer.scores(batch, learn=False)
+        size = self.chooser.samples.size
+        return torch.zeros(size(batch), device=self.device) if found is None else found
 
     def select(self, batch: Any) -> Selection:
         """Score a batch of candidates and choose among them, whatever the schedule says.
@@ -310,31 +310,32 @@ class Sifter:
         """What sifting cost, what it kept and how well it chose.
 
         Args:
-            reduce: over all ranks instead of on this one. All ranks must ask, or those that do
-                wait in vain. The same as without in a plain run.
+            reduce: over all ranks, which must all ask, or those that do wait in vain.
         """
-        stats = self.meter.stats()
+        stats = replace(self.meter.stats(), economy=str(self._scorer.economy))
         if self.pilot is not None:
             stats = replace(stats, **self.pilot.summary())
-        if not reduce or not in_use():
-            return stats
-        ranks = self.ranks or Ranks(lambda: self.device, group_of(self.model))
-        return reduced(ranks.gather((stats, self.meter.explored_means)))
+        return of_all_ranks(stats, self.meter, self._scorer, self.ranks) if reduce else stats
+
+    def costs(self) -> Costs:
+        """What ways of scoring cost beside the step, and how well each ranks: prints as a table.
+
+        With exit="auto" and a fixed `keep`, all that were compared; else the exit in use, by its audits.
+        """
+        return costs_of(self.exit, self.stats())
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
         """Everything needed to go on identically, as plain tensors and numbers.
 
         Args:
-            epoch_over: whether the place in the loader is left out, so that whoever goes on
-                begins an epoch anew.
+            epoch_over: whether the place in the loader is left out: whoever goes on begins an epoch.
         """
         return saved(self, epoch_over=epoch_over)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`, in the middle of an epoch too.
+        """Continue from a `state_dict`, after the last batch that was handed out before it was taken.
 
-        The next iteration goes on after the last batch handed out before the state was taken. A
-        state that is refused changes nothing.
+        A state that is refused changes nothing.
         """
         load_saved(self, state)
 

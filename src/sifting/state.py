@@ -25,6 +25,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
         "settings": sifter.settings(),
         "generator": sifter._generator.get_state(),
         "autocast": sifter._scorer.autocast,
+        "economy": sifter._scorer.economy.state_dict(),
         "cursor": {**cursor, "position": None} if epoch_over else cursor,
         "meter": sifter.meter.state_dict(),
         "exit": sifter.exit.state_dict(),
@@ -53,11 +54,16 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     pilot = None if sifter.pilot is None else found.inside("pilot")
     learned = found.get("reference") if sifter.reference is not None else None
     reference = {} if learned is None else found.inside("reference").content
+    economy = found.inside("economy") if "economy" in found else None  # states of before have none
+    if economy is not None:
+        economy.whole("low", least=-1, most=1)
     # the last that can fail, so that nothing else has changed yet
     exit = found.inside("exit").content
     _load_learned(sifter, exit, pilot, reference=reference, budget=found.get("budget"))
     sifter._generator.set_state(generator)
     sifter._scorer.autocast = autocast
+    if economy is not None:
+        sifter._scorer.economy.load_state_dict(economy.content)
     sifter.cursor.adopt(*place)
     sifter.meter.load_state_dict(found.get("meter"))
     sifter.observer.forget()

@@ -12,9 +12,13 @@ from torch import Tensor, nn
 from sifting.exits.base import Exit
 from sifting.model.call import logits_of
 from sifting.model.find import exit_in_stack, find_stack
+from sifting.model.narrow import Narrow, find_narrow, narrowed
 from sifting.model.objective import Part, Rows, Score
+from sifting.model.parts import row_scores
 from sifting.model.plan import Plan, custom_scores
 from sifting.model.stack import Stack
+from sifting.parallel.detect import sharded
+from sifting.selection.tokens import SumOfTokens, weighed
 
 
 class Examined(NamedTuple):
@@ -66,6 +70,7 @@ class BlockExit(Exit):
         self.at = at
         self.k: int | None = None
         self.stack: Stack | None = None
+        self._narrow: dict[tuple[Part, ...], Narrow | None] = {}  # by the terms of an objective
 
     def __repr__(self) -> str:
         where = f" of {self.stack.path}" if self.stack is not None else ""
@@ -85,17 +90,19 @@ class BlockExit(Exit):
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         if self.stack is not None:
             self.stack.check_chain(lambda: plan.call.run(model, probe))
+            if plan.rows is not None and self.k is not None and not sharded(model):
+                self._narrow[plan.parts] = find_narrow(self.stack, self.k, plan, model, probe)
 
     @contextmanager
-    def _truncated(self) -> Iterator[None]:
+    def _truncated(self, plan: Plan) -> Iterator[None]:
         if self.stack is None or self.k is None:
             yield
             return
-        with self.stack.truncated(self.k):
+        with self.stack.truncated(self.k), narrowed(self._narrow.get(plan.parts), plan):
             yield
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
-        with self._truncated():
+        with self._truncated(plan):
             exact_B = plan.exact_losses(model, batch) if score == "loss" else None
             if exact_B is not None:
                 return exact_B
@@ -118,7 +125,7 @@ class BlockExit(Exit):
         def consume(part: Part, found: Rows | Tensor, labels: Tensor | None) -> None:
             if plan.kind == "parts":
                 for values, kind in zip(
-                    plan.exact_loss(part, found, labels), (losses, sums), strict=True
+                    _exact(plan, part, found, labels), (losses, sums), strict=True
                 ):
                     kind.append(values)
             single = isinstance(found, Rows) and found.mask_BT.shape[1] == 1
@@ -138,3 +145,16 @@ class BlockExit(Exit):
             wrong[0] if wrong else None,
             sums=torch.stack(sums).sum(dim=0) if sums and exact_B is None else None,
         )
+
+
+def _exact(
+    plan: Plan, part: Part, found: Rows | Tensor, labels: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """One part's loss of each sample as it is weighed, and the sum over its positions."""
+    if not isinstance(found, Rows):
+        losses_B = plan.score(part, found, labels, "loss")
+        return losses_B, losses_B
+    values_N = row_scores(found, "loss", width=plan.width(part, found))
+    where = (values_N, found.mask_BT, found.documents_BT)
+    whole_B, sums_B = weighed(*where, plan.tokens), weighed(*where, SumOfTokens())
+    return part.weight * whole_B, part.weight * sums_B

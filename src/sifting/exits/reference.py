@@ -23,11 +23,15 @@ from torch import Tensor, nn
 from sifting import checksums
 from sifting.data.packing import unpack
 from sifting.data.stream import plain_indices
-from sifting.exits.base import ids_in
+from sifting.exits.base import Exit, ids_in
+from sifting.exits.block import Examined
 from sifting.model.call import Call
-from sifting.model.parts import IGNORE
+from sifting.model.parts import IGNORE, Score
 from sifting.model.plan import Plan
+from sifting.selection.choice import Rule
+from sifting.selection.policies import Proportional
 
+REDUCIBLE = "reducible"
 FORMAT = 1
 SHOWN = 5  # IDs that a message names
 MANY = 2**31  # a larger number is no index, but a hash or a mistake
@@ -222,6 +226,16 @@ def _numbers(text: str, dtype: torch.dtype, count: Any) -> Tensor:
     return values_N
 
 
+def take_off(found: list[Examined], off_B: Tensor) -> list[Examined]:
+    """What was found of samples, piece by piece, with losses less those of a reference."""
+    done = []
+    for piece in found:
+        less, off_B = off_B[: len(piece.exact)].to(piece.exact), off_B[len(piece.exact) :]
+        early_B = None if piece.early is None else piece.early - less
+        done.append(piece._replace(exact=piece.exact - less, early=early_B))
+    return done
+
+
 def label_marks(call: Call, batch: Any) -> Tensor | None:
     """A checksum of each sample's labels, whatever they are padded with; None where there are none.
 
@@ -248,3 +262,46 @@ def _mark(labels: list[Any]) -> int:
         flat = flat[1:] if len(flat) > 1 else flat  # packing hides what nothing predicts
         mark = zlib.crc32(flat[flat != IGNORE].numpy().tobytes(), mark)
     return mark
+
+
+def make_reference(
+    score: Score | None,
+    reference: str | Path | Reference | None,
+    exit: Exit,
+    *,
+    keep: Any,
+    rule: Rule,
+) -> tuple[Score | None, Reference | None]:
+    """By what the exit scores, and what is taken off its scores, for `score=` and `reference=`."""
+    if score != REDUCIBLE:
+        if reference is not None:
+            raise ValueError(
+                f"reference= is what score='reducible' takes off, and score={score!r}: leave one of them out"
+            )
+        return score, None
+    if reference is None:
+        raise ValueError(
+            "score='reducible' is the loss less that of a reference: pass reference=, a file that sift "
+            "reference wrote, or HeldOutReference(held_out_batches)"
+        )
+    if keep == "auto":
+        raise ValueError(
+            "score='reducible' goes with a fixed keep=: an autopilot chooses its scorer by itself"
+        )
+    if isinstance(rule.policy, Proportional):
+        raise ValueError(
+            "policy='proportional' needs scores of at least 0, and a loss less another may be below: choose "
+            "policy='percentile' or 'top'"
+        )
+    found = ReferenceTable.load(reference) if isinstance(reference, str | Path) else reference
+    if not isinstance(found, Reference):
+        raise TypeError(
+            f"reference={reference!r}: give the path of a file that sift reference wrote, a ReferenceTable or "
+            "a HeldOutReference"
+        )
+    if exit.by_id and not found.by_id:
+        raise ValueError(
+            f"{exit!r} scores samples by their IDs, before they are read, and {found!r} has to see them: make a "
+            "ReferenceTable (sift reference), or choose another exit="
+        )
+    return "loss", found

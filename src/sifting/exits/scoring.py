@@ -11,20 +11,23 @@ import torch
 from torch import Tensor, nn
 
 from sifting.data.stream import plain_indices
-from sifting.data.tree import describe, to_device
+from sifting.data.tree import to_device
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.block import BlockExit, Examined
-from sifting.exits.reference import Reference
+from sifting.exits.checks import check_count, in_step
+from sifting.exits.economy import Economy
+from sifting.exits.reference import Reference, take_off
 from sifting.log import say
 from sifting.measure.audit import warn_user
-from sifting.model.agreement import verify
+from sifting.model.agreement import to_verify, verifiable, verify
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
+from sifting.model.evidence import MOST_CHECKS, Evidence
 from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
-from sifting.parallel.detect import first_rank, gathers_inside, sharded, unwrap
+from sifting.parallel.detect import first_rank, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.selection.tokens import MEAN, Tokens
 
@@ -46,6 +49,7 @@ class Scorer:
         idle: whether the exit is not used at all (random choice).
         reference: whose losses are taken off the exit's; None for none.
         tokens: how a sample's positions make its score.
+        economy: how much of each candidate is scored; all of it by default.
     """
 
     def __init__(
@@ -61,8 +65,10 @@ class Scorer:
         idle: bool,
         reference: Reference | None = None,
         tokens: Tokens = MEAN,
+        economy: Economy | None = None,
     ) -> None:
         self.whole, self.model = model, unwrap(model)
+        self.economy = Economy() if economy is None else economy
         self.exit, self.call, self.loss_fn = exit, call, loss_fn
         self.score: Score = exit.default_score if score is None else score
         self._by_default = score is None
@@ -73,6 +79,7 @@ class Scorer:
         self.autocast = 0  # of the user's training forward, as a place in DTYPES
         self.plan: Plan | None = None  # the one used last
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
+        self._evidence: dict[tuple[Any, ...], Evidence] = {}
         self._unplanned = 0  # batches in which nothing had a label
         self._exact = BlockExit("last")
         self.reference, self.tokens = reference, tokens
@@ -87,12 +94,7 @@ class Scorer:
         return torch.device("cpu")
 
     def scores(self, batch: Any, *, learn: bool, ids: Sequence[Any] | None = None) -> Tensor | None:
-        """Scores of a batch; None where none of its samples has a label.
-
-        Args:
-            learn: whether an exit with weights of its own learns from it.
-            ids: of its samples, where the sifter drew them itself.
-        """
+        """Scores of a batch, whose IDs may be known; None where no sample has a label."""
         moved, still = self._given(batch)
         with torch.no_grad() if still else self._pass():
             plan = self._planned(moved)
@@ -100,40 +102,39 @@ class Scorer:
                 return None
             if type(self.exit).by_id is True and ids is not None:
                 return self.exit.score_ids(plain_indices(ids)).float().to(self.device)
-            found = [
-                self.exit.score(plan, self.model, piece, self.score, learn)
-                for piece in self._pieces(moved)
-            ]
-            scores_B = torch.cat(found)
-            self._check_count(moved, len(scores_B))
+            if learn and self.economy.low is None:
+                self._measure_precision(plan, moved)
+            scores_B = self._scored(plan, moved, learn=learn)
+            check_count(self.call.samples, moved, len(scores_B))
             if learn:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
             if self.reference is not None and not self.exit.by_id:
-                scores_B = scores_B - self._taken_off(plan, moved, ids).to(scores_B)
+                off_B = self.reference.losses(plan, self.model, moved, ids)
+                scores_B = scores_B - off_B.to(scores_B)
         return scores_B.float().to(self.device)
 
-    def _taken_off(self, plan: Plan, batch: Any, ids: Sequence[Any] | None) -> Tensor:
-        assert self.reference is not None
-        return self.reference.losses(plan, self.model, batch, ids)
+    def _scored(self, plan: Plan, batch: Any, *, learn: bool) -> Tensor:
+        """Scores of a batch at the exit, piece by piece."""
+        with self.economy.drawing(advance=learn):
+            found = [
+                self._at_exit(plan, piece, self.score, learn=learn) for piece in self._pieces(batch)
+            ]
+        return torch.cat(found)
 
-    def _check_count(self, batch: Any, count: int) -> None:
-        """Raise where there is not one score for each sample."""
-        samples = self.call.samples
-        size = samples.size(batch)
-        if count == size:
-            return
-        if samples.documents(batch) is not None:
-            raise ValueError(
-                f"the batch is packed, {size} documents in {count} rows, and what is scored has one value a "
-                "row: leave loss_fn= and score= to the library where the model trains cross-entropy, or pass "
-                "losses=lambda model, batch: … that returns one loss a document"
-            )
-        raise ValueError(
-            f"the batch holds {size} samples ({describe(batch)}), and the model's outputs make {count} scores of "
-            "it: say how many samples there are with batch_size=, and how to take some of them with "
-            "take=lambda batch, indices: … where they are not along the first dimension; or pass forward= "
-            "that returns a row for each sample"
-        )
+    def _at_exit(self, plan: Plan, batch: Any, score: Score, *, learn: bool) -> Tensor:
+        """Scores of some samples by as much of them as is looked at."""
+        economy = self.economy
+        seen = economy.viewed(self.call, batch)
+        with economy.lowered(self.device):
+            return self.exit.score(economy.chosen(plan, seen), self.model, seen, score, learn)
+
+    def _measure_precision(self, plan: Plan, batch: Any) -> None:
+        """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
+        self.economy.measure(lambda: self._scored(plan, batch, learn=False), self.device)
+        if self.ranks is not None:
+            self.economy.low = self.ranks.gather(self.economy.low)[0]
+        if self.economy.low and first_rank():
+            say("candidates are scored in bf16, which was measured to be faster here")
 
     def _given(self, batch: Any) -> tuple[Any, bool]:
         """A batch where it is scored, and whether nothing of the model is run for it."""
@@ -156,21 +157,20 @@ class Scorer:
             plan = self._planned(moved)
             if plan is None:
                 return {}
-            return self.exit.scores_of_all(
-                plan, self.model, moved, self.score, learn=learn, ids=ids
-            )
+            economy = self.economy
+            seen = economy.viewed(self.call, moved)
+            with economy.drawing(advance=learn), economy.lowered(self.device):
+                return self.exit.scores_of_all(
+                    economy.chosen(plan, seen), self.model, seen, self.score, learn=learn, ids=ids
+                )
 
     def examine(
         self, batch: Any, *, early: bool, ids: Sequence[Any] | None = None
     ) -> list[Examined] | None:
         """Piece by piece: exact losses, what is misclassified, and the exit's own losses.
 
-        None where there are no labels, and so no exact loss. Losses are less those of the reference,
-        where there is one.
-
-        Args:
-            early: whether the exit's losses are wanted.
-            ids: of the samples, where the sifter drew them itself.
+        None where there are no labels, and so no exact loss. Losses are less a reference's. The
+        exit's are found where they are wanted (`early`).
         """
         moved = self.moved(batch)
         with self._pass():
@@ -178,16 +178,13 @@ class Scorer:
             if plan is None or any(part.labels is None for part in plan.parts):
                 return None
             found: list[Examined] = []
-            for piece in self._pieces(moved):
-                exact = self._exact.examine(plan, self.model, piece)
-                early_B = self.exit.score(plan, self.model, piece, "loss", False) if early else None
-                found.append(exact._replace(early=early_B))
+            with self.economy.drawing(advance=False):
+                for piece in self._pieces(moved):
+                    exact = self._exact.examine(plan, self.model, piece)
+                    early_B = self._at_exit(plan, piece, "loss", learn=False) if early else None
+                    found.append(exact._replace(early=early_B))
             if self.reference is not None:
-                off = self._taken_off(plan, moved, ids)
-                for i, piece in enumerate(found):
-                    less, off = off[: len(piece.exact)].to(piece.exact), off[len(piece.exact) :]
-                    early_B = None if piece.early is None else piece.early - less
-                    found[i] = piece._replace(exact=piece.exact - less, early=early_B)
+                found = take_off(found, self.reference.losses(plan, self.model, moved, ids))
         return found
 
     def check(self, batch: Any) -> None:
@@ -208,7 +205,8 @@ class Scorer:
         size = samples.size(batch)
         some = samples.take(batch, torch.arange(min(size, 2)), size=size)
         if self.exit.runs:
-            self.exit.score(plan, self.model, some, self.score, False)
+            with self.economy.naming(), self.economy.drawing(advance=False):
+                self._at_exit(plan, some, self.score, learn=False)
         if all(part.labels is not None for part in plan.parts):
             self._exact.examine(plan, self.model, some)
 
@@ -270,7 +268,7 @@ class Scorer:
     def _planned(self, batch: Any) -> Plan | None:
         """How the model is scored on such a batch; None while no sample with a label was seen."""
         kind = self._kind(batch)
-        if kind in self._plans:
+        if kind in self._plans and self._holds(kind, batch):
             self.plan = self._plans[kind]
             return self.plan
         rows, probe = self._probe(batch)
@@ -298,10 +296,13 @@ class Scorer:
             if self._by_default and self.exit.default_score != "loss":
                 self.score = plan.default_score()
             plan = plan.for_score(self.score, self.model, probe)
-            self.exit.prepare(plan, self.model, probe)
+            plan = self.economy.planned(plan, self.score)
+            self.economy.check(self.call, batch)
+            with self.economy.naming():
+                self.exit.prepare(plan, self.model, self.economy.viewed(self.call, probe))
         plan.check_batch(batch)
-        verify(plan, self.model, batch)
-        if not self._plans and first_rank():
+        self._verify(kind, plan, batch)
+        if (not self._plans or kind in self._plans) and first_rank():
             say(f"the objective that is scored is {plan.describe()}")
         if plan.kind == "model":
             warn_user(
@@ -311,6 +312,28 @@ class Scorer:
             )
         self.plan = self._plans[kind] = plan
         return plan
+
+    def _holds(self, kind: tuple[Any, ...], batch: Any) -> bool:
+        """Whether a plan gives the model's own loss of a batch with classes that it was not tried on."""
+        plan = self._plans[kind]
+        still = self.ranks is not None or not self.exit.runs  # nothing more is run for it
+        if still or self._evidence[kind].suffices(plan, batch):
+            return True
+        try:
+            self._verify(kind, plan, batch)
+        except ValueError:  # found anew, or refused
+            self._evidence[kind] = Evidence()
+            return False
+        return True
+
+    def _verify(self, kind: tuple[Any, ...], plan: Plan, batch: Any) -> None:
+        evidence = self._evidence.setdefault(kind, Evidence())
+        if not verifiable(plan, self.model, batch):
+            evidence.checks = MOST_CHECKS
+            return
+        piece = to_verify(plan, batch)
+        verify(plan, self.model, piece)
+        evidence.add(plan, piece)
 
     def _probe(self, batch: Any) -> tuple[Tensor | None, Any | None]:
         """Some samples with labels to find out with; the same on all ranks that stay in step.
@@ -325,16 +348,3 @@ class Scorer:
             probe = to_device(probe, torch.device("cpu"))
         probe = self.ranks.share_first(probe)
         return None, None if probe is None else self.moved(probe)
-
-
-def in_step(plan: Plan) -> Plan:
-    """A plan that makes as many collectives on every rank of a sharded model, whatever its data."""
-    if plan.kind == "model":
-        raise ValueError(
-            "the loss of this model would have to be taken from it one labelled sample at a time, and ranks "
-            "of a sharded model have to run it equally often: pass forward= that returns the logits, and "
-            "loss_fn="
-        )
-    # how often a head is called depends on how many positions have labels
-    heads = {name: head for name, head in plan.heads.items() if not gathers_inside(head.module)}
-    return replace(plan, heads=heads)

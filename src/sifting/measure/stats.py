@@ -62,6 +62,7 @@ class Stats(Mapping[str, Any]):
         tokens_trained: tokens of the samples handed out for training.
         rho_tokens: loss per token of the kept over that of the candidates, over the last audits;
             None where losses are not known by token.
+        economy: what is left out of candidates when they are scored; empty where nothing is.
     """
 
     steps: int
@@ -92,6 +93,7 @@ class Stats(Mapping[str, Any]):
     tokens_seen: int = 0
     tokens_trained: int = 0
     rho_tokens: float | None = None
+    economy: str = ""
 
     def __getitem__(self, name: str) -> Any:
         return asdict(self)[name]
@@ -123,6 +125,8 @@ class Stats(Mapping[str, Any]):
                 f"{self.tokens_trained} of {self.tokens_seen} tokens trained "
                 f"({self.tokens_trained / self.tokens_seen:.0%})",
             )
+        if self.economy:
+            lines.append(f"scored of each candidate: {self.economy}")
         if self.option:
             lines.append(f"autopilot: {self.option} since step {self.since}, since {self.why}")
         if self.saving:
@@ -166,7 +170,7 @@ def reduced(parts: Sequence[tuple[Stats, tuple[float, float] | None]]) -> Stats:
         values = [own[name] for own in stats if own[name] is not None]
         return sum(values) / len(values) if values else None
 
-    words = ("option", "why")  # ranks decide alike
+    words = ("option", "why", "economy")  # ranks decide alike
     found: dict[str, Any] = {f.name: mean(f.name) for f in fields(Stats) if f.name not in words}
     found.update({name: stats[0][name] for name in (*words, "since")})
     for name in ("candidates_seen", "samples_trained", *TOKENS):

@@ -25,7 +25,7 @@ from sifting.model.objective import (
     rows_of,
     score_rows,
 )
-from sifting.model.parts import IGNORE, row_scores
+from sifting.model.parts import IGNORE
 from sifting.model.probing import probe_rows, signature
 from sifting.model.score_functions import (
     check_score,
@@ -34,7 +34,7 @@ from sifting.model.score_functions import (
     custom_scores,
     takes_rows,
 )
-from sifting.selection.tokens import MEAN, SumOfTokens, Tokens, weighed
+from sifting.selection.tokens import MEAN, Tokens
 
 __all__ = [
     "Consume",
@@ -67,6 +67,8 @@ class Plan:
         origin: how the objective is known, for people.
         by_rows: whether the user's score function is one of rows.
         tokens: how a sample's positions make its score, and its loss.
+        rows: how many labelled positions of a sample are scored; None for what is usual.
+        chosen: in one batch, the positions of each part that are.
     """
 
     call: Call
@@ -79,6 +81,8 @@ class Plan:
     origin: str = ""
     by_rows: bool = False
     tokens: Tokens = MEAN
+    rows: int | str | None = None
+    chosen: dict[Part, Tensor] = field(default_factory=dict)
 
     @classmethod
     def resolve(
@@ -263,6 +267,13 @@ class Plan:
 
     def of_samples(self, part: Part, rows: Rows, batch: Any) -> Rows:
         """Positions by the samples that they belong to, those of padding left out."""
+        rows = self._of_samples(part, rows, batch)
+        chosen_BT = self.chosen.get(part)
+        if chosen_BT is None:
+            return rows
+        return replace(rows, mask_BT=rows.mask_BT & chosen_BT.to(rows.mask_BT.device))
+
+    def _of_samples(self, part: Part, rows: Rows, batch: Any) -> Rows:
         documents_BT = self.call.samples.documents(batch)
         if documents_BT is None:
             return _unpadded(rows, batch)
@@ -281,29 +292,16 @@ class Plan:
     ) -> Tensor:
         """One part's score of each sample, times its weight in the sum."""
         if isinstance(found, Rows):
-            values = score_rows(found, score, width=self._width(part, found), tokens=self.tokens)
+            values = score_rows(found, score, width=self.width(part, found), tokens=self.tokens)
         else:
             assert labels is not None
             values = part_losses(part, found, labels)
         return values * part.weight
 
-    def _width(self, part: Part, rows: Rows) -> int | None:
+    def width(self, part: Part, rows: Rows) -> int | None:
+        """How many classes a head makes, where it has yet to run."""
         head = self.heads.get(part.logits)
         return head.width if head is not None and rows.head is not None else None
-
-    def exact_loss(
-        self, part: Part, found: Rows | Tensor, labels: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """One part's loss of each sample as it is weighed, and the sum over its positions."""
-        if not isinstance(found, Rows):
-            losses_B = self.score(part, found, labels, "loss")
-            return losses_B, losses_B
-        values_N = row_scores(found, "loss", width=self._width(part, found))
-        where = (values_N, found.mask_BT, found.documents_BT)
-        return (
-            part.weight * weighed(*where, self.tokens),
-            part.weight * weighed(*where, SumOfTokens()),
-        )
 
     def exact_losses(self, model: nn.Module, batch: Any) -> Tensor | None:
         """Each sample's loss where no part gives it: the user's function, or the model's own.
