@@ -141,7 +141,7 @@ class BestExit(Exit):
     def _compare(self, plan: Plan, model: nn.Module, batch: Any, score: Score) -> Tensor:
         """Scores by every way, noted; gives those of the whole model."""
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        exact_B, _ = self._exact.examine(plan, model, batch)
+        exact_B = self._exact.examine(plan, model, batch).exact
         self._pending.setdefault("", []).append(exact_B.float())
         for way in self.ways:
             if way.economy.low is None:
