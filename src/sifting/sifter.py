@@ -256,6 +256,7 @@ class Sifter:
         """Sift and audit every batch from now on, silently: to measure what both cost."""
         self.schedule = replace(self.schedule, warmup_steps=0, stop_step=None, every=1)
         self.chooser.schedule = self.schedule
+        self.exit.rehearse()
         if self.pilot is not None:
             self.pilot.rehearse()
         self.auditor.every, self.auditor.silent, self.auditor.log = 1, True, None

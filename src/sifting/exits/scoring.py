@@ -17,9 +17,10 @@ from sifting.exits.block import BlockExit
 from sifting.exits.economy import Economy
 from sifting.log import say
 from sifting.measure.audit import warn_user
-from sifting.model.agreement import verify
+from sifting.model.agreement import to_verify, verifiable, verify
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
+from sifting.model.evidence import MOST_CHECKS, Evidence
 from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
@@ -72,6 +73,7 @@ class Scorer:
         self.autocast = 0  # of the user's training forward, as a place in DTYPES
         self.plan: Plan | None = None  # the one used last
         self._plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
+        self._evidence: dict[tuple[Any, ...], Evidence] = {}
         self._unplanned = 0  # batches in which nothing had a label
         self._exact = BlockExit("last")
 
@@ -269,7 +271,7 @@ class Scorer:
     def _planned(self, batch: Any) -> Plan | None:
         """How the model is scored on such a batch; None while no sample with a label was seen."""
         kind = self._kind(batch)
-        if kind in self._plans:
+        if kind in self._plans and self._holds(kind, batch):
             self.plan = self._plans[kind]
             return self.plan
         rows, probe = self._probe(batch)
@@ -301,8 +303,8 @@ class Scorer:
             with self.economy.naming():
                 self.exit.prepare(plan, self.model, self.economy.viewed(self.call, probe))
         plan.check_batch(batch)
-        verify(plan, self.model, batch)
-        if not self._plans and first_rank():
+        self._verify(kind, plan, batch)
+        if (not self._plans or kind in self._plans) and first_rank():
             say(f"the objective that is scored is {plan.describe()}")
         if plan.kind == "model":
             warn_user(
@@ -312,6 +314,28 @@ class Scorer:
             )
         self.plan = self._plans[kind] = plan
         return plan
+
+    def _holds(self, kind: tuple[Any, ...], batch: Any) -> bool:
+        """Whether a plan gives the model's own loss of a batch with classes that it was not tried on."""
+        plan = self._plans[kind]
+        still = self.ranks is not None or not self.exit.runs  # nothing more is run for it
+        if still or self._evidence[kind].suffices(plan, batch):
+            return True
+        try:
+            self._verify(kind, plan, batch)
+        except ValueError:  # found anew, or refused
+            self._evidence[kind] = Evidence()
+            return False
+        return True
+
+    def _verify(self, kind: tuple[Any, ...], plan: Plan, batch: Any) -> None:
+        evidence = self._evidence.setdefault(kind, Evidence())
+        if not verifiable(plan, self.model, batch):
+            evidence.checks = MOST_CHECKS
+            return
+        piece = to_verify(plan, batch)
+        verify(plan, self.model, piece)
+        evidence.add(plan, piece)
 
     def _probe(self, batch: Any) -> tuple[Tensor | None, Any | None]:
         """Some samples with labels to find out with; the same on all ranks that stay in step.
