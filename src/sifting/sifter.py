@@ -319,10 +319,7 @@ class Sifter:
         return of_all_ranks(stats, self.meter, self._scorer, self.ranks) if reduce else stats
 
     def costs(self) -> Costs:
-        """What ways of scoring cost beside the step, and how well each ranks: prints as a table.
-
-        With exit="auto" and a fixed `keep`, all that were compared; else the exit in use, by its audits.
-        """
+        """What each way of scoring that was compared costs and tells; that in use where none were."""
         return costs_of(self.exit, self.stats())
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,10 +20,11 @@ from sifting.model.agreement import to_verify, verifiable, verify
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.evidence import MOST_CHECKS, Evidence
+from sifting.model.in_step import in_step
 from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
-from sifting.parallel.detect import first_rank, gathers_inside, sharded, unwrap
+from sifting.parallel.detect import first_rank, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 
 UNPLANNED = 10  # batches without any label before a warning
@@ -102,20 +102,18 @@ class Scorer:
     def _scored(self, plan: Plan, batch: Any, *, learn: bool) -> Tensor:
         """Scores of a batch at the exit, piece by piece."""
         with self.economy.drawing(advance=learn):
-            found = [
-                self._at_exit(plan, piece, self.score, learn=learn) for piece in self._pieces(batch)
-            ]
-        return torch.cat(found)
+            pieces = self._pieces(batch)
+            return torch.cat([self._at_exit(plan, one, self.score, learn=learn) for one in pieces])
 
     def _at_exit(self, plan: Plan, batch: Any, score: Score, *, learn: bool) -> Tensor:
         """Scores of some samples by as much of them as is looked at."""
-        economy = self.economy
-        seen = economy.viewed(self.call, batch)
-        with economy.lowered(self.device):
-            return self.exit.score(economy.chosen(plan, seen), self.model, seen, score, learn)
+        seen = self.economy.viewed(self.call, batch)
+        with self.economy.lowered(self.device):
+            chosen = self.economy.chosen(plan, seen)
+            return self.exit.score(chosen, self.model, seen, score, learn)
 
     def _measure_precision(self, plan: Plan, batch: Any) -> None:
-        """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
+        """On the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
         self.economy.measure(lambda: self._scored(plan, batch, learn=False), self.device)
         if self.ranks is not None:
             self.economy.low = self.ranks.gather(self.economy.low)[0]
@@ -350,16 +348,3 @@ class Scorer:
             probe = to_device(probe, torch.device("cpu"))
         probe = self.ranks.share_first(probe)
         return None, None if probe is None else self.moved(probe)
-
-
-def in_step(plan: Plan) -> Plan:
-    """A plan that makes as many collectives on every rank of a sharded model, whatever its data."""
-    if plan.kind == "model":
-        raise ValueError(
-            "the loss of this model would have to be taken from it one labelled sample at a time, and ranks "
-            "of a sharded model have to run it equally often: pass forward= that returns the logits, and "
-            "loss_fn="
-        )
-    # how often a head is called depends on how many positions have labels
-    heads = {name: head for name, head in plan.heads.items() if not gathers_inside(head.module)}
-    return replace(plan, heads=heads)
