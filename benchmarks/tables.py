@@ -84,6 +84,16 @@ def limits(row: str) -> str:
     }
     shown = [key for key in columns if key in next(iter(judged["quality"].values()))]
     lines = []
+    if row == "ranking":  # without costs: those of BERT-base are a row of their own
+        for name, found in result["quality"].items():
+            lines.append(
+                [name, *(f"{found[k]['mean']:.3f} ± {found[k]['error']:.3f}" for k in shown)]
+            )
+        table = rows(["scored", *(columns[key] for key in shown)], lines)
+        return (
+            f"{table}\n\n{result['model']}; {result['batches']} batches of {result['candidates']} candidates it has "
+            f"not seen, score='loss', length 128. {_measured(result)}"
+        )
     for name, value in sorted(result["cost"].items(), key=lambda one: -one[1]):
         found = judged["quality"][name]
         figures = [f"{found[key]['mean']:.3f} ± {found[key]['error']:.3f}" for key in shown]
