@@ -91,8 +91,8 @@ def limits(row: str) -> str:
             )
         table = rows(["scored", *(columns[key] for key in shown)], lines)
         return (
-            f"{table}\n\n{result['model']}; {result['batches']} batches of {result['candidates']} candidates it has "
-            f"not seen, score='loss', length 128. {_measured(result)}"
+            f"{table}\n\n{result['model']}; {result['batches']} batches of {result['candidates']} candidates it "
+            f"has not seen, score='loss', length 128. {_measured(result)}"
         )
     for name, value in sorted(result["cost"].items(), key=lambda one: -one[1]):
         found = judged["quality"][name]
