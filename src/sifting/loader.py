@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from sifting.cursor import Place, choice_of
+from sifting.data.documents import nothing_to_choose
 from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Draw, IndexPosition, Position
@@ -235,10 +236,7 @@ class SiftedLoader:
         if not callable(keep) and keep == 1:
             return  # the plain loop
         if size < 2 and self.sifter.draws == "batch":
-            raise ValueError(
-                f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
-                "times the batch you train on, or leave out draws='batch'"
-            )
+            raise nothing_to_choose(candidates, size, remedy=", or leave out draws='batch'")
         self.sifter.chooser.check(candidates, divides=self.sifter.draws == "batch")
 
     def _step(self) -> AbstractContextManager[None]:

@@ -33,6 +33,7 @@ from sifting.compose import (
     settings_of,
 )
 from sifting.cursor import Cursor
+from sifting.data.documents import nothing_to_choose
 from sifting.data.joining import Pad
 from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_exit
@@ -277,10 +278,7 @@ class Sifter:
         """
         size = self.chooser.samples.size(batch)
         if size < 2:
-            raise ValueError(
-                f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
-                "times the batch you train on"
-            )
+            raise nothing_to_choose(batch, size)
         self.observer.end_step()
         if not self.meter.counts["steps"]:
             self.chooser.check(batch, divides=False)
