@@ -14,6 +14,7 @@ from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import Exit
+from sifting.exits.beside import Beside
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor, warn_user
 from sifting.measure.meter import Meter
@@ -158,6 +159,40 @@ def make_scorer(
     )
 
 
+def make_beside(scorer: Scorer, ahead: Any, *, auto: bool) -> Beside | None:
+    """What scores beside the training step, where ahead=1; raises where it cannot.
+
+    Where nothing is ever scored (keep=1, policy="random"), there is nothing to do ahead either.
+    """
+    if isinstance(ahead, bool) or ahead not in (0, 1):
+        raise ValueError(
+            f"ahead={ahead!r}: choose 1, to score the next step's candidates while this one is trained, or 0"
+        )
+    exit = scorer.exit
+    if not ahead or scorer.idle:
+        return None
+    if auto:
+        raise ValueError(
+            "ahead=1 and keep='auto': the autopilot decides after each step what the next one draws: give a "
+            "fixed keep=, or leave out ahead="
+        )
+    if exit.by_id:
+        raise ValueError(
+            f"ahead=1: {exit!r} runs nothing to score, so that there is nothing to do ahead: leave it out"
+        )
+    if not exit.pipelined:
+        raise ValueError(
+            f"ahead=1: {exit!r} cannot score a copy of the model beside your step: choose exit=k, 'last' or "
+            "'tuned', or leave out ahead="
+        )
+    if scorer.sharded:
+        raise ValueError(
+            "ahead=1: the model's parameters are sharded (fully_shard), and are gathered and freed by your "
+            "step while they would be read: leave out ahead="
+        )
+    return Beside(scorer)
+
+
 def group_of(model: nn.Module) -> dist.ProcessGroup | None:
     """The process group of a DDP model."""
     wrapper = data_parallel(model)
@@ -218,6 +253,7 @@ def settings_of(scorer: Scorer, rule: Rule, schedule: Schedule) -> dict[str, Any
         "warmup_steps": schedule.warmup_steps,
         "stop_step": schedule.stop_step,
         "every": schedule.every,
+        **({} if scorer.beside is None else {"ahead": 1}),
     }
 
 

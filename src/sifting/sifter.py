@@ -16,22 +16,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sifting import compose
 from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.trial import Trial
 from sifting.chooser import Chooser
-from sifting.compose import (
-    AUTO,
-    check_auto,
-    choose_mode,
-    group_of,
-    join_ranks,
-    make_competing,
-    make_pilot,
-    make_rule,
-    make_scorer,
-    one_of,
-    settings_of,
-)
 from sifting.cursor import Cursor
 from sifting.data.joining import Pad
 from sifting.data.samples import BatchSize, Take
@@ -115,6 +103,8 @@ class Sifter:
         pad: what fills up shorter sequences where batches of an iterable are joined: a value, or
             one for each key. By default it is found in the batch.
         trial: what keep="auto" may use of your loop: held-out samples, its length, its step.
+        ahead: 1 to draw and score the next step's candidates while this one is trained, in a thread (on
+            CUDA with a stream of its own) and with weights that are one update old.
         scope: among which candidates to choose in a distributed run: those of this "rank", as in
             the paper, or "global", those of all ranks together. Samples then move, so that every
             rank trains as many.
@@ -152,18 +142,19 @@ class Sifter:
         epoch: Literal["steps", "pass"] = "steps",
         pad: Pad | None = None,
         trial: Trial | None = None,
+        ahead: int = 0,
         scope: Literal["rank", "global"] = "rank",
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
-        one_of("nonfinite", nonfinite, "raise", "drop")
-        one_of("draws", draws, "samples", "batch")
-        one_of("epoch", epoch, "steps", "pass")
-        exit, keep = choose_mode(exit, keep, policy)
-        check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
-        self.model, self.exit = model, make_competing(make_exit(exit), keep)
+        compose.one_of("nonfinite", nonfinite, "raise", "drop")
+        compose.one_of("draws", draws, "samples", "batch")
+        compose.one_of("epoch", epoch, "steps", "pass")
+        exit, keep = compose.choose_mode(exit, keep, policy)
+        compose.check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
+        self.model, self.exit = model, compose.make_competing(make_exit(exit), keep)
         self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
-        self.rule = make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
+        self.rule = compose.make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
         self.meter, self.cursor = Meter(), Cursor()
         self.auditor = Auditor(
@@ -174,7 +165,7 @@ class Sifter:
             remedy=self.exit.remedy,
             cheaper=self.exit.cheaper,
         )
-        self._scorer = make_scorer(
+        self._scorer = compose.make_scorer(
             model,
             self.exit,
             score=score,
@@ -185,8 +176,8 @@ class Sifter:
             idle=not scored,
         )
         self.pilot: Pilot | None = None
-        if isinstance(self.exit, AutoExit) and keep == AUTO:
-            self.pilot = keep = make_pilot(
+        if isinstance(self.exit, AutoExit) and keep == compose.AUTO:
+            self.pilot = keep = compose.make_pilot(
                 self._scorer, self.exit, meter=self.meter, rule=self.rule, trial=trial, seed=seed
             )
         assert not isinstance(keep, str)
@@ -195,9 +186,12 @@ class Sifter:
         if scored:  # what keeps everything, or chooses at random, needs no exit
             self.exit.suits(Setting(self._scorer.score, scope, self._scorer.call, trim))
             self.exit.bind(self._scorer.model, stack)
+        self._scorer.beside = self.beside = compose.make_beside(
+            self._scorer, ahead, auto=self.pilot is not None
+        )
         self._generator = torch.Generator().manual_seed(seed)
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
-        self.ranks = join_ranks(self._scorer, self.auditor, scope, group, settings)
+        self.ranks = compose.join_ranks(self._scorer, self.auditor, scope, group, settings)
         if self.pilot is not None:
             self.pilot.ranks = self.pilot.held_out.ranks = self.ranks
         self.chooser = Chooser(
@@ -235,7 +229,7 @@ class Sifter:
 
     def settings(self) -> dict[str, Any]:
         """What is selected by, in plain values: for logs, and for ranks to compare."""
-        return settings_of(self._scorer, self.rule, self.schedule)
+        return compose.settings_of(self._scorer, self.rule, self.schedule)
 
     def rehearse(self) -> None:
         """Sift and audit every batch from now on, silently: to measure what both cost."""
@@ -301,6 +295,11 @@ class Sifter:
         """
         self.observer.observe(losses)
 
+    def wait(self) -> None:
+        """With ahead=1: wait until nothing is scored; before you write parameters without an optimizer."""
+        if self.beside is not None:
+            self.beside.wait()
+
     def stats(self, *, reduce: bool = False) -> Stats:
         """What sifting cost, what it kept and how well it chose.
 
@@ -313,7 +312,7 @@ class Sifter:
             stats = replace(stats, **self.pilot.summary())
         if not reduce or not in_use():
             return stats
-        ranks = self.ranks or Ranks(lambda: self.device, group_of(self.model))
+        ranks = self.ranks or Ranks(lambda: self.device, compose.group_of(self.model))
         return reduced(ranks.gather((stats, self.meter.explored_means)))
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:

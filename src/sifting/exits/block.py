@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.exits.base import Exit
+from sifting.exits.base import Exit, Twin
 from sifting.model.call import logits_of
 from sifting.model.find import exit_in_stack, find_stack
 from sifting.model.objective import Part, Rows, Score
@@ -31,6 +32,7 @@ class BlockExit(Exit):
     """
 
     shardable = True
+    pipelined = True
 
     @property
     def remedy(self) -> str:  # type: ignore[override]
@@ -65,6 +67,11 @@ class BlockExit(Exit):
         else:
             self.stack, self.k = find_stack(model, stack), self.at
         self.stack.check_exit(self.k)
+
+    def beside(self, twin: Twin) -> Exit:
+        made = copy.copy(self)
+        made.stack = None if self.stack is None else self.stack.beside(twin)
+        return made
 
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         if self.stack is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from sifting.data.tree import describe, to_device
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
+from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit
 from sifting.log import say
 from sifting.measure.audit import warn_user
@@ -22,8 +24,10 @@ from sifting.model.call import Call
 from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
+from sifting.model.replica import changing_hooks
 from sifting.parallel.detect import first_rank, gathers_inside, sharded, unwrap
 from sifting.parallel.ranks import Ranks
+from sifting.rng import StreamWatch
 
 UNPLANNED = 10  # batches without any label before a warning
 DTYPES = (None, torch.bfloat16, torch.float16)  # of autocast, by their number in the state
@@ -64,10 +68,11 @@ class Scorer:
         self.losses_fn, self.batch_size, self.idle = losses, batch_size, idle
         self.sharded = sharded(self.model)
         self.ranks: Ranks | None = None  # those that have to run the model in step with this one
-        self.active = False
+        self._busy = threading.local()
+        self.beside: Beside | None = None  # scores the next candidates while a step is trained
         self.autocast = 0  # of the user's training forward, as a place in DTYPES
         self.plan: Plan | None = None  # the one used last
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
+        self.plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
         self._unplanned = 0  # batches in which nothing had a label
         self._exact = BlockExit("last")
 
@@ -78,24 +83,54 @@ class Scorer:
             return parameter.device
         return torch.device("cpu")
 
+    @property
+    def active(self) -> bool:
+        """Whether this thread runs the model to score; the user's own may train it meanwhile."""
+        return getattr(self._busy, "now", False)
+
     def scores(self, batch: Any, *, learn: bool) -> Tensor | None:
         """Scores of a batch; None where none of its samples has a label."""
+        beside = self.beside if learn else None
+        found_B = None if beside is None else beside.take(batch)
+        if found_B is None:
+            return self.score_here(batch, learn=learn, beside=beside)
+        self.check(batch)  # in a run that was resumed, the plan is not known yet
+        if self.plan is not None:
+            with torch.no_grad():
+                self.exit.learn(self.plan)
+        return found_B.to(self.device)
+
+    def score_here(self, batch: Any, *, learn: bool, beside: Beside | None = None) -> Tensor | None:
+        """Scores of a batch, made now.
+
+        Args:
+            learn: whether an exit with weights of its own learns from it.
+            beside: holds its copy of the model against this, where it has not yet.
+        """
         moved, still = self._given(batch)
         with torch.no_grad() if still else self._pass():
             plan = self._planned(moved)
             if plan is None:
                 return None
-            found = [
-                self.exit.score(plan, self.model, piece, self.score, learn)
-                for piece in self._pieces(moved)
-            ]
+            proves = beside is not None and not still and beside.wants_proof(moved)
+            with ExitStack() as stack:
+                hooks = stack.enter_context(changing_hooks(self.model)) if proves else []
+                streams = StreamWatch(self.device) if proves else None
+                found = [
+                    self.exit.score(plan, self.model, piece, self.score, learn)
+                    for piece in self.pieces(moved)
+                ]
+                random = streams is not None and streams.drawn
             scores_B = torch.cat(found)
-            self._check_count(moved, len(scores_B))
+            self.check_count(moved, len(scores_B))
+            if proves:
+                assert beside is not None
+                beside.prove(moved, plan, scores_B.float(), random, hooks)
             if learn:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
         return scores_B.float().to(self.device)
 
-    def _check_count(self, batch: Any, count: int) -> None:
+    def check_count(self, batch: Any, count: int) -> None:
         """Raise where there is not one score for each sample."""
         samples = self.call.samples
         size = samples.size(batch)
@@ -116,7 +151,7 @@ class Scorer:
 
     def _given(self, batch: Any) -> tuple[Any, bool]:
         """A batch where it is scored, and whether nothing of the model is run for it."""
-        known = self._kind(batch) in self._plans
+        known = self.kind(batch) in self.plans
         still = known and not self.exit.runs  # nothing to be quiet about, nothing to move
         return (batch if still else self.moved(batch)), still
 
@@ -153,7 +188,7 @@ class Scorer:
             if plan is None or any(part.labels is None for part in plan.parts):
                 return None
             found: list[Examined] = []
-            for piece in self._pieces(moved):
+            for piece in self.pieces(moved):
                 exact_B, wrong_B = self._exact.examine(plan, self.model, piece)
                 early_B = self.exit.score(plan, self.model, piece, "loss", False) if early else None
                 found.append((exact_B, wrong_B, early_B))
@@ -161,7 +196,7 @@ class Scorer:
 
     def check(self, batch: Any) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""
-        known = self._plans.get(self._kind(batch))
+        known = self.plans.get(self.kind(batch))
         if known is not None:
             self.plan = known
             return
@@ -203,7 +238,7 @@ class Scorer:
         """A batch on the model's device."""
         return to_device(batch, self.device)
 
-    def _pieces(self, batch: Any) -> list[Any]:
+    def pieces(self, batch: Any) -> list[Any]:
         samples = self.call.samples
         return samples.split(batch, self.batch_size or samples.size(batch))
 
@@ -214,12 +249,12 @@ class Scorer:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While open, forwards of the model are not the user's own."""
-        before, self.active = self.active, True
+        """While open, forwards of the model in this thread are not the user's own."""
+        before, self._busy.now = self.active, True
         try:
             yield
         finally:
-            self.active = before
+            self._busy.now = before
 
     def mirrored_autocast(self) -> AbstractContextManager[Any]:
         """The autocast of the user's training forward, which is open only in the loop's body."""
@@ -228,7 +263,7 @@ class Scorer:
             return nullcontext()
         return torch.autocast(device, dtype=dtype)
 
-    def _kind(self, batch: Any) -> tuple[Any, ...]:
+    def kind(self, batch: Any) -> tuple[Any, ...]:
         """What a plan goes by. Ranks in step must find theirs at once, whatever labels each has."""
         # only a model's own loss can ignore a class that nobody was told of
         zeros = self.ranks is None and self.loss_fn is None and self.losses_fn is None
@@ -238,9 +273,9 @@ class Scorer:
 
     def _planned(self, batch: Any) -> Plan | None:
         """How the model is scored on such a batch; None while no sample with a label was seen."""
-        kind = self._kind(batch)
-        if kind in self._plans:
-            self.plan = self._plans[kind]
+        kind = self.kind(batch)
+        if kind in self.plans:
+            self.plan = self.plans[kind]
             return self.plan
         rows, probe = self._probe(batch)
         if probe is None:
@@ -269,7 +304,7 @@ class Scorer:
             self.exit.prepare(plan, self.model, probe)
         plan.check_batch(batch)
         verify(plan, self.model, batch)
-        if not self._plans and first_rank():
+        if not self.plans and first_rank():
             say(f"the objective that is scored is {plan.describe()}")
         if plan.kind == "model":
             warn_user(
@@ -277,7 +312,7 @@ class Scorer:
                 "or no logits), so exact losses are taken from it one sample at a time, which is "
                 "slow: pass forward= that returns the logits, and loss_fn="
             )
-        self.plan = self._plans[kind] = plan
+        self.plan = self.plans[kind] = plan
         return plan
 
     def _probe(self, batch: Any) -> tuple[Tensor | None, Any | None]:

@@ -153,6 +153,11 @@ class Plan:
             return "loss_fn"
         return "parts" if self.explained else "model"
 
+    def beside(self, twin: Callable[[nn.Module], nn.Module]) -> Plan:
+        """The same for a copy of the model."""
+        heads = {name: replace(head, module=twin(head.module)) for name, head in self.heads.items()}
+        return replace(self, heads=heads)
+
     def describe(self) -> str:
         """The objective that is assumed, in one line."""
         terms = "; ".join(map(str, self.parts))
