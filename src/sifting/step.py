@@ -19,7 +19,7 @@ class Selection:
     """What was chosen from one batch of candidates.
 
     Attributes:
-        indices: the kept candidates, ascending.
+        indices: the kept candidates, ascending; on the CPU.
         weights: what to multiply each kept loss by; all ones unless policy="proportional".
         scores: the score of every candidate.
         batch: the kept samples, of the same type and with the same keys as the candidates.

@@ -272,7 +272,8 @@ class Beside:
             for value in leaves(ahead.batch):
                 if isinstance(value, Tensor) and value.device.type == "cuda":
                     value.record_stream(self._stream)
-        found = self._scored(ahead.batch, exit, plan, context, learn=True)
+        trusting = plan.trusting(ahead.batch)
+        found = self._scored(ahead.batch, exit, trusting, context, learn=True)
         if ready is not None:
             ahead.done = self._stream.record_event()
         return found

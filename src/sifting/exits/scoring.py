@@ -98,7 +98,7 @@ class Scorer:
         if self.plan is not None:
             with torch.no_grad():
                 self.exit.learn(self.plan)
-        return found_B.to(self.device)
+        return found_B
 
     def score_here(self, batch: Any, *, learn: bool, beside: Beside | None = None) -> Tensor | None:
         """Scores of a batch, made now.
@@ -109,9 +109,10 @@ class Scorer:
         """
         moved, still = self._given(batch)
         with torch.no_grad() if still else self._pass():
-            plan = self._planned(moved)
+            plan = self._planned(moved, self.kind(batch))
             if plan is None:
                 return None
+            plan = plan.trusting(batch)
             proves = beside is not None and not still and beside.wants_proof(moved)
             with ExitStack() as stack:
                 hooks = stack.enter_context(changing_hooks(self.model)) if proves else []
@@ -221,7 +222,7 @@ class Scorer:
         if self.plan is None:
             return None
         with torch.no_grad():
-            return self.plan.losses(output, self.moved(batch))
+            return self.plan.trusting(batch).losses(output, self.moved(batch))
 
     def note_autocast(self) -> None:
         """Remember the autocast that is open now, in the user's training forward."""
@@ -271,9 +272,13 @@ class Scorer:
             self.call, batch, zeros=zeros and self.call.takes_labels(self.model, batch)
         )
 
-    def _planned(self, batch: Any) -> Plan | None:
-        """How the model is scored on such a batch; None while no sample with a label was seen."""
-        kind = self.kind(batch)
+    def _planned(self, batch: Any, kind: tuple[Any, ...] | None = None) -> Plan | None:
+        """How the model is scored on such a batch; None while no sample with a label was seen.
+
+        Args:
+            kind: of the batch, where it was asked for on the host.
+        """
+        kind = self.kind(batch) if kind is None else kind
         if kind in self.plans:
             self.plan = self.plans[kind]
             return self.plan
