@@ -117,7 +117,11 @@ class Chooser:
             kept,
             choice.explored_K[mine].to(device, non_blocking=True),
         )
-        return Step(len(selection.indices), selection, choice.explored, count), choice
+        handed = None
+        if self.scorer.reuse is not None and together is None and count < len(scores_B):
+            handed = self.scorer.reuse.handed(kept, choice.indices_K, len(scores_B))
+        made = Step(len(selection.indices), selection, choice.explored, count, handed=handed)
+        return made, choice
 
     def _audit(self, batch: Any, selection: Selection | None, choice: Choice, step: int) -> None:
         assert selection is not None

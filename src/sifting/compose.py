@@ -15,6 +15,7 @@ from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.beside import Beside
+from sifting.exits.reuse import Reuse
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor, warn_user
 from sifting.measure.meter import Meter
@@ -191,6 +192,26 @@ def make_beside(scorer: Scorer, ahead: Any, *, auto: bool) -> Beside | None:
             "step while they would be read: leave out ahead="
         )
     return Beside(scorer)
+
+
+def make_reuse(scorer: Scorer, reuse: bool, *, scope: str, ahead: int) -> Reuse | None:
+    """What hands a frozen prefix's states to the training forward, where reuse=True; raises where it cannot."""
+    if not isinstance(reuse, bool):
+        raise TypeError(f"reuse={reuse!r}: give True or False")
+    if not reuse or scorer.idle:
+        return None
+    for name, value, clash in (("scope", scope, "global"), ("ahead", ahead, 1)):
+        if value == clash:
+            raise ValueError(
+                f"reuse=True does not go with {name}={value!r}, where kept samples are not trained by the model "
+                "that has scored them: leave out one of them"
+            )
+    if scorer.sharded:
+        raise ValueError(
+            "reuse=True: the model's parameters are sharded (fully_shard), and blocks that are left out would "
+            "not be gathered on all ranks alike: leave it out"
+        )
+    return Reuse(scorer)
 
 
 def group_of(model: nn.Module) -> dist.ProcessGroup | None:

@@ -105,6 +105,8 @@ class Sifter:
         trial: what keep="auto" may use of your loop: held-out samples, its length, its step.
         ahead: 1 to draw and score the next step's candidates while this one is trained, in a thread (on
             CUDA with a stream of its own) and with weights that are one update old.
+        reuse: where nothing before the exit is trained, hand what scoring has computed of the kept samples to
+            your forward, which must be given the very tensors of the batch.
         scope: among which candidates to choose in a distributed run: those of this "rank", as in
             the paper, or "global", those of all ranks together. Samples then move, so that every
             rank trains as many.
@@ -143,6 +145,7 @@ class Sifter:
         pad: Pad | None = None,
         trial: Trial | None = None,
         ahead: int = 0,
+        reuse: bool = False,
         scope: Literal["rank", "global"] = "rank",
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
@@ -189,6 +192,7 @@ class Sifter:
         self._scorer.beside = self.beside = compose.make_beside(
             self._scorer, ahead, auto=self.pilot is not None
         )
+        self._scorer.reuse = compose.make_reuse(self._scorer, reuse, scope=scope, ahead=ahead)
         self._generator = torch.Generator().manual_seed(seed)
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
         self.ranks = compose.join_ranks(self._scorer, self.auditor, scope, group, settings)

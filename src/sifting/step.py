@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sifting.model.prefix import Handed
 from sifting.plain import Plain
 
 
@@ -48,6 +49,7 @@ class Step:
         members: the batch, for an exit that observes what is trained.
         ids: of its samples, where the sifter drew them itself.
         rehearsed: scores by scorer, where an autopilot compares them and nothing was chosen.
+        handed: states of its samples that a training forward can begin with.
     """
 
     size: int
@@ -57,6 +59,7 @@ class Step:
     members: Any = None
     ids: Sequence[Any] | None = None
     rehearsed: Mapping[str, Tensor] | None = None
+    handed: Handed | None = None
 
     def of_ids(self, candidates: Sequence[Any]) -> Step:
         """The same step with the IDs of its samples, from those of the candidates."""

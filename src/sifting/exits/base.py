@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from sifting.model.call import Call
 from sifting.model.objective import Score
 from sifting.model.plan import Plan
+from sifting.model.stack import Stack
 from sifting.parallel.ranks import Ranks
 
 Twin = Callable[[nn.Module], nn.Module]
@@ -61,6 +62,7 @@ class Exit(ABC):
     learns = False  # whether it has weights of its own, which ranks of one model train together
     shardable = False  # whether it can score a model whose parameters are spread over ranks
     pipelined = False  # whether it can score beside the training step: `beside` gives its twin
+    block: tuple[Stack, int] | None = None  # the stack and the number of its block, where it is one
     default_score: Score = "entropy"  # where the user names none
     default_explore = 0.0  # share of random picks, where the user names none
     remedy = "exit='tuned', a later exit, a larger explore= (0.5)"  # where it chooses badly

@@ -35,6 +35,10 @@ class BlockExit(Exit):
     pipelined = True
 
     @property
+    def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]
+        return None if self.stack is None or not self.k else (self.stack, self.k)
+
+    @property
     def remedy(self) -> str:  # type: ignore[override]
         if self.at == "last":  # exact already: no other exit knows better
             return "score='loss', a larger explore= (0.5)"

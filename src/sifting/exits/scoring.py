@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +15,8 @@ from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit
+from sifting.exits.in_step import in_step
+from sifting.exits.reuse import Reuse
 from sifting.log import say
 from sifting.measure.audit import warn_user
 from sifting.model.agreement import verify
@@ -25,7 +26,7 @@ from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
 from sifting.model.replica import changing_hooks
-from sifting.parallel.detect import first_rank, gathers_inside, sharded, unwrap
+from sifting.parallel.detect import first_rank, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.rng import StreamWatch
 
@@ -70,6 +71,7 @@ class Scorer:
         self.ranks: Ranks | None = None  # those that have to run the model in step with this one
         self._busy = threading.local()
         self.beside: Beside | None = None  # scores the next candidates while a step is trained
+        self.reuse: Reuse | None = None  # hands a frozen prefix's states to the training forward
         self.autocast = 0  # of the user's training forward, as a place in DTYPES
         self.plan: Plan | None = None  # the one used last
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
@@ -116,6 +118,8 @@ class Scorer:
             proves = beside is not None and not still and beside.wants_proof(moved)
             with ExitStack() as stack:
                 hooks = stack.enter_context(changing_hooks(self.model)) if proves else []
+                if self.reuse is not None and learn:
+                    stack.enter_context(self.reuse.watching(moved))
                 streams = StreamWatch(self.device) if proves else None
                 found = [
                     self.exit.score(plan, self.model, piece, self.score, learn)
@@ -333,16 +337,3 @@ class Scorer:
             probe = to_device(probe, torch.device("cpu"))
         probe = self.ranks.share_first(probe)
         return None, None if probe is None else self.moved(probe)
-
-
-def in_step(plan: Plan) -> Plan:
-    """A plan that makes as many collectives on every rank of a sharded model, whatever its data."""
-    if plan.kind == "model":
-        raise ValueError(
-            "the loss of this model would have to be taken from it one labelled sample at a time, and ranks "
-            "of a sharded model have to run it equally often: pass forward= that returns the logits, and "
-            "loss_fn="
-        )
-    # how often a head is called depends on how many positions have labels
-    heads = {name: head for name, head in plan.heads.items() if not gathers_inside(head.module)}
-    return replace(plan, heads=heads)

@@ -100,6 +100,10 @@ class TunedExit(Exit):
         return self.stack is not None
 
     @property
+    def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]
+        return None if self.stack is None or not self.k else (self.stack, self.k)
+
+    @property
     def place(self) -> str | None:
         """Path of the module whose output it looks at; None where that is not a module's."""
         if self.stack is not None:
