@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from sifting.cursor import Place, choice_of
+from sifting.data.begun import begun_by_workers
 from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.lookahead import Lookahead
 from sifting.data.pooling import PoolPosition, PoolSource
@@ -49,7 +50,8 @@ class SiftedLoader:
         sifter, whole = self.sifter, self.sifter.epoch == "steps"
         if sifter.draws == "batch":
             return BatchSource(self.loader, sifter.schedule, sifter.chooser.samples)
-        if draws_by_index(self.loader):
+        apart = begun_by_workers(self.loader) and not sifter.exit.by_id
+        if draws_by_index(self.loader) and not apart:
             return IndexSource(self.loader, whole=whole, twins=sifter.cursor.twins)
         return PoolSource(self.loader, whole=whole, pad=sifter.pad, samples=sifter.chooser.samples)
 
@@ -90,8 +92,10 @@ class SiftedLoader:
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
         self._check_place(resumed)
-        if sifter.pilot is not None and sifter.pilot.trials is not None:
-            sifter.pilot.trials.pieces.reads(self.loader)
+        if sifter.pilot is not None:
+            sifter.pilot.passes += resumed is None
+            if sifter.pilot.trials is not None:
+                sifter.pilot.trials.pieces.reads(self.loader)
         sifter.observer.end_owed()
         owner = None if sifter.beside is None else sifter.beside.open()
         source = self._handed(resumed)

@@ -78,6 +78,16 @@ class Observer:
         self.under_way = step.size
         return step
 
+    @property
+    def weights(self) -> Tensor:
+        """Of the batch that is being trained; all ones where nothing was selected."""
+        step = self.current
+        if step is None:
+            raise RuntimeError("no batch was handed out yet, so there are no weights")
+        if step.selection is not None:
+            return step.selection.weights
+        return torch.ones(step.size, device=self.scorer.device)
+
     def forget(self) -> None:
         """There is no batch under way any more."""
         self.current = None

@@ -28,6 +28,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
         "settings": sifter.settings(),
         "generator": sifter._generator.get_state(),
         "autocast": sifter._scorer.autocast,
+        "economy": sifter._scorer.economy.state_dict(),
         "cursor": {**cursor, "position": None} if epoch_over else cursor,
         "meter": sifter.meter.state_dict(),
         "exit": sifter.exit.state_dict(),
@@ -54,12 +55,17 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     under_way = found.whole("under_way")
     ahead = Beside.checked(state.get("ahead"))
     pilot = None if sifter.pilot is None else found.inside("pilot")
+    economy = found.inside("economy") if "economy" in found else None  # states of before have none
+    if economy is not None:
+        economy.whole("low", least=-1, most=1)
     if sifter.beside is not None:
         sifter.beside.drop()
     # the last that can fail, so that nothing else has changed yet
     _load_learned(sifter, found.inside("exit").content, pilot)
     sifter._generator.set_state(generator)
     sifter._scorer.autocast = autocast
+    if economy is not None:
+        sifter._scorer.economy.load_state_dict(economy.content)
     sifter.cursor.adopt(*place)
     sifter.meter.load_state_dict(found.get("meter"))
     sifter.observer.forget()

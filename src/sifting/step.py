@@ -38,6 +38,19 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class Rehearsed:
+    """What is known of a batch that is trained as it is, before it is.
+
+    Attributes:
+        scores: of its samples, by scorer.
+        new_B: which of them were never trained before; None where nobody can tell.
+    """
+
+    scores: Mapping[str, Tensor]
+    new_B: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Step:
     """One training batch, and what is known of it.
 
@@ -48,7 +61,7 @@ class Step:
         kept: how many those ranks keep in all.
         members: the batch, for an exit that observes what is trained.
         ids: of its samples, where the sifter drew them itself.
-        rehearsed: scores by scorer, where an autopilot compares them and nothing was chosen.
+        rehearsed: what an autopilot noted of it, where it compares scorers and nothing was chosen.
         handed: states of its samples that a training forward can begin with.
     """
 
@@ -58,7 +71,7 @@ class Step:
     kept: int = 0
     members: Any = None
     ids: Sequence[Any] | None = None
-    rehearsed: Mapping[str, Tensor] | None = None
+    rehearsed: Rehearsed | None = None
     handed: Handed | None = None
 
     def of_ids(self, candidates: Sequence[Any]) -> Step:

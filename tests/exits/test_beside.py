@@ -178,6 +178,43 @@ def test_accumulation_and_autocast(how: dict[str, Any]) -> None:
     assert len(used) == STEPS - 2
 
 
+def test_sampled_positions_are_drawn_once_and_put_back_where_they_are_not_used() -> None:
+    """`rows=` draws from the sifter's own stream, in the loop's order."""
+
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(20, 16)
+            self.blocks = nn.ModuleList([nn.Linear(16, 16) for _ in range(4)])
+            self.head = nn.Linear(16, 20)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.embed(x)
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    def choices(ahead: int, steps: int) -> tuple[list[Any], Tensor]:
+        torch.manual_seed(4)
+        net, tokens = Tagger(), torch.randint(0, 20, (64, 12))
+        options: dict[str, Any] = {"exit": 1, "score": "loss", "rows": 3, "audit_every": 0}
+        sifter = Sifter(net, ahead=ahead, **options)
+        batches = [(x, x.roll(1, 1)) for x in tokens.split(8)]
+        found = []
+        for x, _ in sifter(batches):  # nothing is trained: weights are the same at any age
+            found.append(x.tolist())
+            sifter.wait()
+            if len(found) == steps:
+                break
+        return found, sifter._generator.get_state()
+
+    for steps in (8, 5):
+        found, state = choices(1, steps)
+        want, wanted_state = choices(0, steps)
+        assert found == want
+        assert torch.equal(state, wanted_state)
+
+
 def test_gradients_are_whole_under_autocast() -> None:
     """Weights that the thread casts, without gradients, must not be used by the step."""
     net = make_net()

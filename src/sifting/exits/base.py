@@ -136,6 +136,9 @@ class Exit(ABC):
     def end_step(self) -> None:  # noqa: B027
         """Take note that a training step is over: on all ranks alike, so that they may talk."""
 
+    def rehearse(self) -> None:  # noqa: B027
+        """Be as in most of a run from now on, not as at its start: what it takes is to be timed."""
+
     def missed(self) -> None:  # noqa: B027
         """Take note that a batch was trained whose losses did not arrive, where they are wanted."""
 

@@ -15,7 +15,6 @@ import os
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sifting.data.tree import leaves
 from sifting.exits.base import Exit
+from sifting.exits.economy import Economy
+from sifting.exits.thread_context import Context, prepare_thread
 from sifting.model.plan import Plan
 from sifting.model.replica import Replica, modules_run
 from sifting.plain import Plain
@@ -47,6 +48,7 @@ class Ahead:
         versions: of the model's parameters when it began.
         done: what a CUDA stream waits for before it may write what was read.
         settled: whether it is known to be over.
+        undo: the sifter's generator, and its state before positions were drawn.
     """
 
     batch: Any
@@ -57,6 +59,7 @@ class Ahead:
     versions: list[int] = field(default_factory=list)
     done: Any = None
     settled: bool = False
+    undo: tuple[torch.Generator, Tensor] | None = None
 
 
 class Beside:
@@ -85,9 +88,10 @@ class Beside:
         """Begin to score what was drawn ahead, once the copy is known to score such batches alike."""
         ahead, scorer = self.ahead, self.scorer
         assert ahead is not None
-        if self.wants_proof(ahead.batch):
+        plan = scorer.known(ahead.batch)
+        if plan is None or self.wants_proof(ahead.batch):
             scorer.score_here(ahead.batch, learn=False, beside=self)
-        plan = scorer.plans.get(scorer.kind(ahead.batch))
+            plan = scorer.known(ahead.batch)
         if plan is None or not scorer.exit.runs:
             return  # nothing has a label, or nothing of the model is run
         assert self._replica is not None
@@ -95,16 +99,22 @@ class Beside:
         ahead.versions = self._versions()
         if self._executor is None:
             # its thread ends with the executor, and before the interpreter does
-            self._executor = ThreadPoolExecutor(1, "sifting-ahead", initializer=_prepare_thread)
+            self._executor = ThreadPoolExecutor(1, "sifting-ahead", initializer=prepare_thread)
             self._handle = register_optimizer_step_pre_hook(self._before_step)
+        generator = scorer.economy.generator
+        ahead.undo = generator, generator.get_state()
+        with scorer.economy.drawing(advance=True):
+            economy = scorer.economy.again()
         exit, plan = self._twins(plan)
         ready, device = None, scorer.device
         if device.type == "cuda":
             # 0 is the lowest priority that CUDA has
             self._stream = self._stream or torch.cuda.Stream(device, priority=0)  # type: ignore[no-untyped-call]
             ready = torch.cuda.current_stream(device).record_event()
-        context = _Context(device, scorer.autocasts, torch.get_default_device(), self._stream)
-        ahead.future = self._executor.submit(self._score, ahead, exit, plan, context, ready)
+        context = Context(device, scorer.autocasts, torch.get_default_device(), self._stream)
+        ahead.future = self._executor.submit(
+            self._score, ahead, exit, plan, economy, context, ready
+        )
 
     def prove(
         self, batch: Any, plan: Plan, scores_B: Tensor, random: bool, hooks: list[str]
@@ -138,9 +148,10 @@ class Beside:
             self._replica.refresh()
         exit, plan = self._twins(plan)
         device, scorer = self.scorer.device, self.scorer
-        context = _Context(device, scorer.autocasts, torch.get_default_device(), None)
+        context = Context(device, scorer.autocasts, torch.get_default_device(), None)
         with modules_run(scorer.model) as originals:
-            found_B, _ = self._scored(batch, exit, plan, context, learn=False)
+            again = scorer.economy.again()
+            found_B, _ = self._scored(batch, exit, plan, again, context, learn=False)
         if originals:
             raise ValueError(
                 f"ahead=1: a copy of the model still runs {originals[0] or 'the model'!r} of the model itself, "
@@ -213,6 +224,9 @@ class Beside:
         if ahead is not None and ahead.future is not None:
             ahead.future.cancel()
             wait([ahead.future])
+        if ahead is not None and ahead.undo is not None:
+            generator, state = ahead.undo
+            generator.set_state(state)
 
     def open(self) -> object:
         """Begin an epoch; gives what `close` takes. What a state named to be scored ahead stays."""
@@ -264,7 +278,13 @@ class Beside:
         return self.scorer.exit.beside(self._replica.twin), plan.beside(self._replica.twin)
 
     def _score(
-        self, ahead: Ahead, exit: Exit, plan: Plan, context: _Context, ready: Any
+        self,
+        ahead: Ahead,
+        exit: Exit,
+        plan: Plan,
+        economy: Economy,
+        context: Context,
+        ready: Any,
     ) -> tuple[Tensor, Mapping[str, Any]]:
         """What the thread does."""
         if ready is not None:
@@ -273,22 +293,28 @@ class Beside:
                 if isinstance(value, Tensor) and value.device.type == "cuda":
                     value.record_stream(self._stream)
         trusting = plan.trusting(ahead.batch)
-        found = self._scored(ahead.batch, exit, trusting, context, learn=True)
+        found = self._scored(ahead.batch, exit, trusting, economy, context, learn=True)
         if ready is not None:
             ahead.done = self._stream.record_event()
         return found
 
     def _scored(
-        self, batch: Any, exit: Exit, plan: Plan, context: _Context, *, learn: bool
+        self,
+        batch: Any,
+        exit: Exit,
+        plan: Plan,
+        economy: Economy,
+        context: Context,
+        *,
+        learn: bool,
     ) -> tuple[Tensor, Mapping[str, Any]]:
         assert self._replica is not None
         scorer, model = self.scorer, self._replica.model
         with scorer.busy(), context.open():
             moved = scorer.moved(batch)
-            pieces = scorer.pieces(moved)
-            found = [exit.score(plan, model, piece, scorer.score, learn) for piece in pieces]
-            scores_B = torch.cat(found)
-            scorer.check_count(moved, len(scores_B))
+            scores_B = scorer.scored(
+                plan, moved, learn=learn, exit=exit, model=model, economy=economy
+            )
             # read here, where nobody waits for it but this thread
             return scores_B.float().cpu(), exit.unlearned()
 
@@ -297,39 +323,6 @@ class Beside:
 
     def _names(self) -> list[str]:
         return [name for name, _ in self.scorer.model.named_parameters()]
-
-
-@dataclass(frozen=True)
-class _Context:
-    """What is open while the copy is scored: states that each thread has for itself."""
-
-    device: torch.device
-    autocast: torch.dtype | None
-    default_device: torch.device
-    stream: Any
-
-    def open(self) -> ExitStack:
-        stack = ExitStack()
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.no_grad())
-        if self.device.type == "cuda":
-            stack.enter_context(torch.cuda.device(self.device))
-        if self.stream is not None:
-            stack.enter_context(torch.cuda.stream(self.stream))
-        if self.default_device.type != "cpu":
-            stack.enter_context(self.default_device)
-        if self.autocast is not None and not torch.is_autocast_enabled(self.device.type):
-            kind = self.device.type
-            stack.enter_context(torch.autocast(kind, dtype=self.autocast, cache_enabled=False))
-        return stack
-
-
-def _prepare_thread() -> None:
-    # Autocast keeps weights that it has cast in one cache for all threads. Those cast here, without
-    # gradients, must not get into the forward that trains; nor may it be cleared when a context of this
-    # thread ends, as the outermost does.
-    torch.set_autocast_cache_enabled(False)
-    torch.autocast_increment_nesting()
 
 
 _EVERY: weakref.WeakSet[Beside] = weakref.WeakSet()

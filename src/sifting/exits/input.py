@@ -98,6 +98,9 @@ class InputExit(TunedExit):
             learn = self._scored <= ALWAYS or self._scored % SELDOM == 0
         return super().score(plan, model, batch, score, learn)
 
+    def rehearse(self) -> None:
+        self._scored = max(self._scored, ALWAYS)
+
     def _hidden(self, plan: Plan, model: nn.Module, batch: Any) -> Tensor:
         if isinstance(self._member, int) and not isinstance(batch, Mapping):
             return next(islice(tensors_in(batch), self._member, None))

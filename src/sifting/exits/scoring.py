@@ -10,33 +10,32 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.data.tree import describe, to_device
+from sifting.data.tree import to_device
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit
-from sifting.exits.in_step import in_step
+from sifting.exits.checks import check_count
+from sifting.exits.economy import Economy
+from sifting.exits.planning import Planner
 from sifting.exits.reuse import Reuse
 from sifting.log import say
-from sifting.measure.audit import warn_user
-from sifting.model.agreement import verify
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
-from sifting.model.plan import Plan, probe_rows, signature
+from sifting.model.plan import Plan
 from sifting.model.replica import changing_hooks
 from sifting.parallel.detect import first_rank, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.rng import StreamWatch
 
-UNPLANNED = 10  # batches without any label before a warning
 DTYPES = (None, torch.bfloat16, torch.float16)  # of autocast, by their number in the state
 
 Examined = tuple[Tensor, Tensor | None, Tensor | None]
 
 
-class Scorer:
+class Scorer(Planner):
     """Scores batches at an exit, and examines them by the whole model.
 
     Args:
@@ -48,6 +47,7 @@ class Scorer:
         losses: the user's losses of model and batch.
         batch_size: candidates that go through the model at a time; None for all.
         idle: whether the exit is not used at all (random choice).
+        economy: how much of each candidate is scored; all of it by default.
     """
 
     def __init__(
@@ -61,8 +61,11 @@ class Scorer:
         losses: Losses | None = None,
         batch_size: int | None,
         idle: bool,
+        economy: Economy | None = None,
     ) -> None:
+        super().__init__()
         self.whole, self.model = model, unwrap(model)
+        self.economy = Economy() if economy is None else economy
         self.exit, self.call, self.loss_fn = exit, call, loss_fn
         self.score: Score = exit.default_score if score is None else score
         self._by_default = score is None
@@ -73,9 +76,6 @@ class Scorer:
         self.beside: Beside | None = None  # scores the next candidates while a step is trained
         self.reuse: Reuse | None = None  # hands a frozen prefix's states to the training forward
         self.autocast = 0  # of the user's training forward, as a place in DTYPES
-        self.plan: Plan | None = None  # the one used last
-        self.plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
-        self._unplanned = 0  # batches in which nothing had a label
         self._exact = BlockExit("last")
 
     @property
@@ -111,23 +111,20 @@ class Scorer:
         """
         moved, still = self._given(batch)
         with torch.no_grad() if still else self._pass():
-            plan = self._planned(moved, self.kind(batch))
+            plan = self._planned(moved, batch)
             if plan is None:
                 return None
             plan = plan.trusting(batch)
+            if learn and self.economy.low is None:
+                self._measure_precision(plan, moved)
             proves = beside is not None and not still and beside.wants_proof(moved)
             with ExitStack() as stack:
                 hooks = stack.enter_context(changing_hooks(self.model)) if proves else []
                 if self.reuse is not None and learn:
                     stack.enter_context(self.reuse.watching(moved))
                 streams = StreamWatch(self.device) if proves else None
-                found = [
-                    self.exit.score(plan, self.model, piece, self.score, learn)
-                    for piece in self.pieces(moved)
-                ]
+                scores_B = self.scored(plan, moved, learn=learn)
                 random = streams is not None and streams.drawn
-            scores_B = torch.cat(found)
-            self.check_count(moved, len(scores_B))
             if proves:
                 assert beside is not None
                 beside.prove(moved, plan, scores_B.float(), random, hooks)
@@ -135,24 +132,52 @@ class Scorer:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
         return scores_B.float().to(self.device)
 
-    def check_count(self, batch: Any, count: int) -> None:
-        """Raise where there is not one score for each sample."""
-        samples = self.call.samples
-        size = samples.size(batch)
-        if count == size:
-            return
-        if samples.documents(batch) is not None:
-            raise ValueError(
-                f"the batch is packed, {size} documents in {count} rows, and what is scored has one value a "
-                "row: leave loss_fn= and score= to the library where the model trains cross-entropy, or pass "
-                "losses=lambda model, batch: … that returns one loss a document"
-            )
-        raise ValueError(
-            f"the batch holds {size} samples ({describe(batch)}), and the model's outputs make {count} scores of "
-            "it: say how many samples there are with batch_size=, and how to take some of them with "
-            "take=lambda batch, indices: … where they are not along the first dimension; or pass forward= "
-            "that returns a row for each sample"
-        )
+    def scored(
+        self,
+        plan: Plan,
+        batch: Any,
+        *,
+        learn: bool,
+        exit: Exit | None = None,
+        model: nn.Module | None = None,
+        economy: Economy | None = None,
+    ) -> Tensor:
+        """Scores of a batch at the exit, piece by piece.
+
+        Args:
+            exit, model, economy: those of a copy of the model, whose positions are drawn already.
+        """
+        with nullcontext() if economy is not None else self.economy.drawing(advance=learn):
+            found = [
+                self._at_exit(plan, piece, self.score, learn, exit, model, economy)
+                for piece in self.pieces(batch)
+            ]
+        check_count(self.call.samples, batch, sum(map(len, found)))
+        return torch.cat(found)
+
+    def _at_exit(
+        self,
+        plan: Plan,
+        batch: Any,
+        score: Score,
+        learn: bool,
+        exit: Exit | None = None,
+        model: nn.Module | None = None,
+        economy: Economy | None = None,
+    ) -> Tensor:
+        """Scores of some samples by as much of them as is looked at."""
+        exit, economy = exit or self.exit, economy or self.economy
+        seen = economy.viewed(self.call, batch)
+        with economy.lowered(self.device):
+            return exit.score(economy.chosen(plan, seen), model or self.model, seen, score, learn)
+
+    def _measure_precision(self, plan: Plan, batch: Any) -> None:
+        """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
+        self.economy.measure(lambda: self.scored(plan, batch, learn=False), self.device)
+        if self.ranks is not None:
+            self.economy.low = self.ranks.gather(self.economy.low)[0]
+        if self.economy.low and first_rank():
+            say("candidates are scored in bf16, which was measured to be faster here")
 
     def _given(self, batch: Any) -> tuple[Any, bool]:
         """A batch where it is scored, and whether nothing of the model is run for it."""
@@ -175,9 +200,12 @@ class Scorer:
             plan = self._planned(moved)
             if plan is None:
                 return {}
-            return self.exit.scores_of_all(
-                plan, self.model, moved, self.score, learn=learn, ids=ids
-            )
+            economy = self.economy
+            seen = economy.viewed(self.call, moved)
+            with economy.drawing(advance=learn), economy.lowered(self.device):
+                return self.exit.scores_of_all(
+                    economy.chosen(plan, seen), self.model, seen, self.score, learn=learn, ids=ids
+                )
 
     def examine(self, batch: Any, *, early: bool) -> list[Examined] | None:
         """Piece by piece: exact losses, what is misclassified, and the exit's own losses.
@@ -193,10 +221,11 @@ class Scorer:
             if plan is None or any(part.labels is None for part in plan.parts):
                 return None
             found: list[Examined] = []
-            for piece in self.pieces(moved):
-                exact_B, wrong_B = self._exact.examine(plan, self.model, piece)
-                early_B = self.exit.score(plan, self.model, piece, "loss", False) if early else None
-                found.append((exact_B, wrong_B, early_B))
+            with self.economy.drawing(advance=False):
+                for piece in self.pieces(moved):
+                    exact_B, wrong_B = self._exact.examine(plan, self.model, piece)
+                    early_B = self._at_exit(plan, piece, "loss", False) if early else None
+                    found.append((exact_B, wrong_B, early_B))
         return found
 
     def check(self, batch: Any) -> None:
@@ -217,7 +246,8 @@ class Scorer:
         size = samples.size(batch)
         some = samples.take(batch, torch.arange(min(size, 2)), size=size)
         if self.exit.runs:
-            self.exit.score(plan, self.model, some, self.score, False)
+            with self.economy.naming(), self.economy.drawing(advance=False):
+                self._at_exit(plan, some, self.score, False)
         if all(part.labels is not None for part in plan.parts):
             self._exact.examine(plan, self.model, some)
 
@@ -267,73 +297,3 @@ class Scorer:
         if dtype is None or torch.is_autocast_enabled(device):
             return nullcontext()
         return torch.autocast(device, dtype=dtype)
-
-    def kind(self, batch: Any) -> tuple[Any, ...]:
-        """What a plan goes by. Ranks in step must find theirs at once, whatever labels each has."""
-        # only a model's own loss can ignore a class that nobody was told of
-        zeros = self.ranks is None and self.loss_fn is None and self.losses_fn is None
-        return signature(
-            self.call, batch, zeros=zeros and self.call.takes_labels(self.model, batch)
-        )
-
-    def _planned(self, batch: Any, kind: tuple[Any, ...] | None = None) -> Plan | None:
-        """How the model is scored on such a batch; None while no sample with a label was seen.
-
-        Args:
-            kind: of the batch, where it was asked for on the host.
-        """
-        kind = self.kind(batch) if kind is None else kind
-        if kind in self.plans:
-            self.plan = self.plans[kind]
-            return self.plan
-        rows, probe = self._probe(batch)
-        if probe is None:
-            self._unplanned += 1
-            if self._unplanned == UNPLANNED:
-                warn_user(
-                    f"{UNPLANNED} batches had no sample with a label, so the kept were picked at random: "
-                    f"look at {', '.join(self.call.labels_of(batch))}, or pass labels="
-                )
-            return None
-        plan = Plan.resolve(
-            self.call,
-            self.model,
-            probe,
-            self.loss_fn,
-            losses=self.losses_fn,
-            score=None if self._by_default and self.losses_fn is not None else self.score,
-            rows=rows,
-        )
-        if self.sharded:
-            plan = in_step(plan)
-        if not self.idle:
-            if self._by_default and self.exit.default_score != "loss":
-                self.score = plan.default_score()
-            plan = plan.for_score(self.score, self.model, probe)
-            self.exit.prepare(plan, self.model, probe)
-        plan.check_batch(batch)
-        verify(plan, self.model, batch)
-        if not self.plans and first_rank():
-            say(f"the objective that is scored is {plan.describe()}")
-        if plan.kind == "model":
-            warn_user(
-                "the model's loss is not one that its logits and labels explain (smoothing, weights, "
-                "or no logits), so exact losses are taken from it one sample at a time, which is "
-                "slow: pass forward= that returns the logits, and loss_fn="
-            )
-        self.plan = self.plans[kind] = plan
-        return plan
-
-    def _probe(self, batch: Any) -> tuple[Tensor | None, Any | None]:
-        """Some samples with labels to find out with; the same on all ranks that stay in step.
-
-        What is tried with a sharded model takes as many forwards on every rank.
-        """
-        rows = probe_rows(self.call, batch)
-        probe = None if rows is None else self.call.samples.take(batch, rows)
-        if self.ranks is None:
-            return rows, probe
-        if probe is not None:
-            probe = to_device(probe, torch.device("cpu"))
-        probe = self.ranks.share_first(probe)
-        return None, None if probe is None else self.moved(probe)

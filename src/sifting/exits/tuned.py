@@ -35,6 +35,7 @@ from sifting.exits.predictors import Average, Linear, Predictor, Translator
 from sifting.model.call import mask_of
 from sifting.model.features import channels_of, pool, stopped_at, stopped_in
 from sifting.model.find import exit_in_stack, find_stack, get_module
+from sifting.model.narrow import Narrow, find_narrow, narrowed
 from sifting.model.objective import Part, Rows, Score, rows_of
 from sifting.model.places import Place, find_place, structural_place
 from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
@@ -92,6 +93,7 @@ class TunedExit(Exit):
         self._bound = False
         self._by_position: set[str] = set()  # logits that get a head of their own at every position
         self.predictors: dict[str, Predictor] = {}
+        self._narrow: dict[tuple[Part, ...], Narrow | None] = {}  # by the terms of an objective
         self._average: Average | None = None  # over ranks, where they train one model
 
     @property
@@ -171,6 +173,10 @@ class TunedExit(Exit):
             # the next block is given
             with nullcontext() if plan.heads else suppress(StackError):
                 self.stack.check_chain(run)
+            # features that are pooled need every position
+            pooled = any(part.logits not in plan.heads for part in plan.parts)
+            if plan.rows is not None and not pooled and not sharded(model):
+                self._narrow[plan.parts] = find_narrow(self.stack, self.k, plan, model, probe)
 
     def check_labels(self, plan: Plan, probe: Any) -> None:
         """Raise where there is nothing that this exit could learn to predict."""
@@ -223,7 +229,8 @@ class TunedExit(Exit):
     def _reached(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
         """Run up to the exit, handing over parts that have a head; gives what is there."""
         if self.stack is not None and (plan.heads or sharded(model)):
-            with self.stack.truncated(self.k) as way:
+            narrow = narrowed(self._narrow.get(plan.parts), plan)
+            with self.stack.truncated(self.k) as way, narrow:
                 plan.each_part(model, batch, consume)
             return way.hidden
         plan.check_batch(batch)

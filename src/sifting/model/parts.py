@@ -58,6 +58,15 @@ class Part:
         """Whether its logits are over classes, so that entropy and margin mean something."""
         return self.kind in ("classes", "classes_first", "soft")
 
+    def labelled(self, labels: Tensor) -> Tensor:
+        """Which positions predict a label, one row a sample, from the labels alone.
+
+        >>> Part("logits", "labels", "classes", shift=1).labelled(torch.tensor([[7, -100, 4]]))
+        tensor([[False,  True]])
+        """
+        labels_BT = labels.reshape(len(labels), -1)
+        return labels_BT[:, self.shift :] != self.ignore
+
     def __str__(self) -> str:
         if self.labels is None:
             return f"{self.logits} → no labels"

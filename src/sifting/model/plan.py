@@ -66,6 +66,8 @@ class Plan:
         losses_fn: the user's `losses(model, batch)`; in place of all of these.
         origin: how the objective is known, for people.
         by_rows: whether the user's score function is one of rows.
+        rows: how many labelled positions of a sample are scored; None for what is usual.
+        chosen: in one batch, the positions of each part that are.
         trusts: whether labels were checked already, on the host, where nothing has to be waited for.
     """
 
@@ -78,6 +80,8 @@ class Plan:
     losses_fn: Losses | None = None
     origin: str = ""
     by_rows: bool = False
+    rows: int | str | None = None
+    chosen: dict[Part, Tensor] = field(default_factory=dict)
     trusts: bool = False
 
     @classmethod
@@ -268,6 +272,13 @@ class Plan:
 
     def of_samples(self, part: Part, rows: Rows, batch: Any) -> Rows:
         """Positions by the samples that they belong to, those of padding left out."""
+        rows = self._of_samples(part, rows, batch)
+        chosen_BT = self.chosen.get(part)
+        if chosen_BT is None:
+            return rows
+        return replace(rows, mask_BT=rows.mask_BT & chosen_BT.to(rows.mask_BT.device))
+
+    def _of_samples(self, part: Part, rows: Rows, batch: Any) -> Rows:
         documents_BT = self.call.samples.documents(batch)
         if documents_BT is None:
             return _unpadded(rows, batch)
