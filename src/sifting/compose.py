@@ -295,6 +295,7 @@ def settings_of(scorer: Scorer, rule: Rule, schedule: Schedule) -> dict[str, Any
         "warmup_steps": schedule.warmup_steps,
         "stop_step": schedule.stop_step,
         "every": schedule.every,
+        **({} if scorer.beside is None else {"ahead": 1}),
     }
 
 

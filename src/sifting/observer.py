@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -143,8 +143,12 @@ class Observer:
         if self.pilot is not None and self.current is not None and self.current.rehearsed:
             self.pilot.listen()
         handle = model.register_forward_hook(Listener(self))
+        handed = None if self.current is None else self.current.handed
         try:
-            with self.meter.time("between", self.scorer.device):
+            with (
+                nullcontext() if handed is None else handed.offered(),
+                self.meter.time("between", self.scorer.device),
+            ):
                 yield
             self.end_step()
         finally:
