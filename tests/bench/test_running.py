@@ -58,6 +58,19 @@ def test_every_arm_has_the_learning_rate_that_did_best_on_held_out_samples(ran: 
         assert config["max_lr"] == note["rates"][arm]
 
 
+def test_the_baselines_learning_rate_can_serve_all_arms(short: None, tmp_path: Path) -> None:
+    bench = Bench(tmp_path, size="smoke", clock="cpu", arms=("memory",), seeds=1, tune="baseline")
+    task = TaskRun("digits", TASKS["digits"], bench)
+    assert task.run(Console(quiet=True)) is None
+    note = json.loads((tmp_path / "digits" / "bench.json").read_text())
+    assert list(note["rates"]) == list(note["tried"]) == ["baseline"]
+    runs = [
+        json.loads(p.read_text()) for p in tmp_path.glob("digits/compared/*/seed-*/config.json")
+    ]
+    assert {run["arm"] for run in runs} == {"baseline", "random", "memory"}
+    assert {run["max_lr"] for run in runs} == set(note["rates"].values())
+
+
 def test_a_shorter_baseline_has_its_share_of_the_time(ran: Path) -> None:
     found = result_of(ran / "digits")
     assert found is not None

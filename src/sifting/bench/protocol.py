@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
+Tune = Literal["every", "baseline", "none"]  # the arms whose learning rates are chosen
 BASELINE, CONTROL = "baseline", "random"
 LONGER = ("baseline-60", "baseline-75", "baseline-90", "baseline-133")
 PAPER = ("sift", "sift-entropy")
@@ -13,12 +15,14 @@ FIXED = (
     "tuned",
     "tuned-entropy",
     "default",
+    "input-entropy",
     "memory",
     "percentile",
     "infobatch",
 )
 AUTO = "auto"
-BY_ENTROPY = ("sift-entropy", "tuned-entropy", "default")
+SHORTER = ("auto-90", "auto-80", "auto-70")  # the autopilot with a share of the baseline's updates
+BY_ENTROPY = ("sift-entropy", "tuned-entropy", "default", "input-entropy")
 RATES = (1 / 3, 1.0, 3.0)  # of the preset's learning rate
 TUNING_SEED = 100  # of the runs by which learning rates are chosen, and of no other
 
@@ -33,12 +37,20 @@ def arms_of(*, classes: bool, known: Mapping[str, object]) -> tuple[str, ...]:
         classes: whether there is an entropy to select by.
         known: the arms that the library has.
     """
-    wanted = (*LONGER, *FIXED, AUTO)
+    wanted = (*LONGER, *FIXED, AUTO, "auto-80")
     return tuple(arm for arm in wanted if arm in known and (classes or arm not in BY_ENTROPY))
 
 
-def tuned_arms(arms: Sequence[str]) -> tuple[str, ...]:
-    """The arms whose learning rate is tried; baselines of other lengths have the baseline's."""
+def tuned_arms(arms: Sequence[str], tune: Tune) -> tuple[str, ...]:
+    """The arms whose learning rate is tried; baselines of other lengths have the baseline's.
+
+    >>> tuned_arms(("memory", "baseline-75"), "every")
+    ('baseline', 'random', 'memory')
+    >>> tuned_arms(("memory", "baseline-75"), "baseline")
+    ('baseline',)
+    """
+    if tune != "every":
+        return (BASELINE,) if tune == "baseline" else ()
     return tuple(arm for arm in (BASELINE, CONTROL, *arms) if arm not in LONGER)
 
 
@@ -67,8 +79,12 @@ def best_rates(
     return {arm: pick(found, key=found.__getitem__) for arm, found in figures.items() if found}
 
 
-def with_baseline(rates: Mapping[str, float]) -> dict[str, float]:
-    """The learning rates, the baseline's for its shorter and longer selves."""
+def with_baseline(rates: Mapping[str, float], arms: Sequence[str]) -> dict[str, float]:
+    """The learning rates of all arms: the baseline's for those that have none of their own.
+
+    >>> with_baseline({"baseline": 0.1, "memory": 0.3}, ("baseline-75", "memory"))
+    {'baseline-75': 0.1, 'memory': 0.3, 'baseline': 0.1}
+    """
     if BASELINE not in rates:
         return dict(rates)
-    return {**rates, **dict.fromkeys(LONGER, rates[BASELINE])}
+    return {**dict.fromkeys(arms, rates[BASELINE]), **rates}

@@ -51,7 +51,8 @@ class Bench:
         clock: that the table of costs is measured by.
         arms: beside the baseline and random-keep; None for all of the protocol's.
         seeds: how many; None for the task's own number.
-        tune: whether learning rates are chosen; else the preset's serves all.
+        tune: whose learning rates are chosen: every arm's; the baseline's, which serves all; or
+            "none", and the preset's does.
         updates: of the baseline; None for the preset's.
         wait: whether a run that is timed waits until the machine is quiet.
     """
@@ -62,7 +63,7 @@ class Bench:
     clock: Clock = "wall"
     arms: tuple[str, ...] | None = None
     seeds: int | None = None
-    tune: bool = True
+    tune: protocol.Tune = "every"
     updates: int | None = None
     wait: bool = True
 
@@ -124,8 +125,13 @@ class TaskRun:
     def _read_note(self) -> dict[str, Any]:
         """What an earlier start noted, which must have been asked for the same."""
         bench = self.bench
-        asked = {"size": bench.size, "equal": bench.equal, "clock": bench.clock, "tune": bench.tune}
-        asked = {**asked, "updates": self.length}
+        asked: dict[str, Any] = {
+            "size": bench.size,
+            "equal": bench.equal,
+            "clock": bench.clock,
+            "tune": bench.tune,
+            "updates": self.length,
+        }
         fresh = {"format": FORMAT, "task": self.name, "asked": asked, "waited": 0.0, "command": ""}
         path = self.out / NAME
         if not path.exists():
@@ -155,17 +161,16 @@ class TaskRun:
     def run(self, console: Console) -> str | None:
         """Run what is left; returns the signal that stopped it, if one did."""
         self._write_note()
-        tunes = self.bench.tune and isinstance(self.workload, RecipeWorkload)
-        if tunes and not set(protocol.tuned_arms(self.arms)) <= set(self.note.get("rates", {})):
+        tuned = protocol.tuned_arms(self.arms, self.bench.tune)
+        tunes = isinstance(self.workload, RecipeWorkload)
+        if tunes and not set(tuned) <= set(self.note.get("rates", {})):
             stopped = self._choose_rates(console)
             if stopped is not None:
                 return stopped
-        rates = protocol.with_baseline(self.note.get("rates", {}))
-        given = [
-            f"{arm}:{self.task.rate}={rate}" for arm, rate in rates.items() if arm in self._named
-        ]
+        rates = protocol.with_baseline(self.note.get("rates", {}), self._named)
+        given = [f"{arm}:{self.task.rate}={rates[arm]}" for arm in self._named if arm in rates]
         for count in range(1, len(self.seeds) + 1):
-            plan = self._plan("compared", self.seeds[:count], self.bench.equal, self.arms, given)
+            plan = self._plan("compared", self.seeds[:count], self.bench.equal, self._named, given)
             self._wait(console)
             stopped, _ = compare(plan, console)
             if stopped is not None:
@@ -174,7 +179,7 @@ class TaskRun:
 
     @property
     def _named(self) -> tuple[str, ...]:
-        return (protocol.BASELINE, protocol.CONTROL, *self.arms)
+        return tuple(dict.fromkeys((protocol.BASELINE, protocol.CONTROL, *self.arms)))
 
     def _plan(
         self,
@@ -184,23 +189,22 @@ class TaskRun:
         arms: tuple[str, ...],
         given: list[str],
     ) -> Comparison:
-        configs = arm_configs(self.workload, self.config, arms, given, control=True)
+        configs = arm_configs(self.workload, self.config, arms, given, control=False)
         budget = f"baseline:{self.length}u" if equal == "time" else f"{self.length}u"
         return Comparison(
             self.workload, self.out / folder, configs, seeds, budget, clock=self.bench.clock
         )
 
     def _choose_rates(self, console: Console) -> str | None:
-        """Every arm at every learning rate, judged on held-out samples at equal updates."""
+        """Arms at every learning rate, judged on held-out samples at equal updates."""
         middle = getattr(self.config, self.task.rate)
-        arms = protocol.tuned_arms(self.arms)
+        arms = protocol.tuned_arms(self.arms, self.bench.tune)
         figures: dict[str, dict[float, float]] = {arm: {} for arm in arms}
         lower = False
         for rate in protocol.rates_of(middle):
             given = [f"{self.task.rate}={rate}"]
-            others = tuple(arm for arm in arms if arm not in (protocol.BASELINE, protocol.CONTROL))
-            plan = self._plan(f"rates/{rate:g}", (protocol.TUNING_SEED,), "updates", others, given)
-            tell(console, f"{self.name}: every arm at {self.task.rate} {rate:g}")
+            plan = self._plan(f"rates/{rate:g}", (protocol.TUNING_SEED,), "updates", arms, given)
+            tell(console, f"{self.name}: {', '.join(arms)} at {self.task.rate} {rate:g}")
             stopped, _ = compare(plan, console)
             if stopped is not None:
                 return stopped

@@ -48,7 +48,12 @@ def build_parser() -> argparse.ArgumentParser:
         default="wall",
         help="cpu: by the time that one thread computes, on a machine that others use too",
     )
-    add("--no-tuning", action="store_true", help="one learning rate for all arms")
+    add(
+        "--tune",
+        choices=("every", "baseline", "none"),
+        default="every",
+        help="whose learning rate is chosen; the baseline's, or none, serves all arms then",
+    )
     add("--no-wait", action="store_true", help="run on a busy machine, too")
     add("--hours", type=float, help="stop after so long; the same command goes on")
     add("--results", type=Path, default=RESULTS, help=f"for the report (default: {RESULTS})")
@@ -113,10 +118,9 @@ def command_of(name: str, args: argparse.Namespace) -> str:
     own = [path for path in args.mine if path.replace(":", ".") == name]
     words = ["sift", "bench", *(["--mine", *own] if own else [name])]
     plain = build_parser().parse_args([name])
-    for key in ("size", "seeds", "updates", "equal", "clock"):
+    for key in ("size", "seeds", "updates", "equal", "clock", "tune"):
         if getattr(args, key) != getattr(plain, key):
             words += [f"--{key}", str(getattr(args, key))]
-    words += ["--no-tuning"] if args.no_tuning else []
     words += ["--arms", *args.arms] if args.arms is not None else []
     return shlex.join(words)
 
@@ -129,7 +133,7 @@ def _run(args: argparse.Namespace) -> int:
         clock=args.clock,
         arms=None if args.arms is None else tuple(args.arms),
         seeds=args.seeds,
-        tune=not args.no_tuning,
+        tune=args.tune,
         updates=args.updates,
         wait=not args.no_wait,
     )

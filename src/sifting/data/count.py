@@ -56,7 +56,7 @@ def raw_samples(batch: Any) -> bool:
     They are all built alike, and either each has a number or text of its own somewhere, such as its
     label, or their tensors have sizes that no batch could have.
     """
-    if not _plain(batch) or not batch or not alike(batch) or is_array(batch[0]):
+    if not _plain(batch) or not batch or is_array(batch[0]) or not alike(batch):
         return False
     if not _container(batch[0]):
         return False
