@@ -87,6 +87,8 @@ class SiftedLoader:
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
         self._check_place(resumed)
+        sifter.trained_in(sifter.model)  # it may have been sharded since
+        self._check_lengths()
         if sifter.pilot is not None and sifter.pilot.trials is not None:
             sifter.pilot.trials.pieces.reads(self.loader)
         sifter.observer.end_owed()
@@ -116,6 +118,16 @@ class SiftedLoader:
                 f"cannot resume: the state is a place among {_words(resumed)}, and this loader, a "
                 f"{type(self.loader).__name__} with draws={self.sifter.draws!r}, has none such: give the "
                 "loader and the draws= that the state was saved with"
+            )
+
+    def _check_lengths(self) -> None:
+        """Raise, on all ranks that stay in step, where some have more batches than others."""
+        ranks = self.sifter.ranks
+        lengths = [] if ranks is None else ranks.gather(self._length)
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                f"the ranks have {', '.join(map(str, lengths))} batches of this epoch, and they have to take as "
+                "many steps: give all as many (DistributedSampler does, Accelerate does with even_batches=True)"
             )
 
     def _handed(self, resumed: Any) -> Iterator[Handed]:

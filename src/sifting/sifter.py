@@ -7,6 +7,7 @@ loader ─ candidates ─▶ chooser: exit (truncated forward) ─▶ scores ─
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from sifting.compose import (
     check_auto,
     choose_mode,
     group_of,
+    join_late,
     join_ranks,
     make_competing,
     make_pilot,
@@ -189,36 +191,31 @@ class Sifter:
             self.pilot = keep = make_pilot(
                 self._scorer, self.exit, meter=self.meter, rule=self.rule, trial=trial, seed=seed
             )
-        assert not isinstance(keep, str)
-        assert keep is not None
+        assert not isinstance(keep, str | None)
         self.schedule = Schedule(keep, warmup_steps, stop_step, every)
         if scored:  # what keeps everything, or chooses at random, needs no exit
             self.exit.suits(Setting(self._scorer.score, scope, self._scorer.call, trim))
             self.exit.bind(self._scorer.model, stack)
-        self._generator = torch.Generator().manual_seed(seed)
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
-        self.ranks = join_ranks(self._scorer, self.auditor, scope, group, settings)
-        if self.pilot is not None:
-            self.pilot.ranks = self.pilot.held_out.ranks = self.ranks
+        self._group, self._generator = group, torch.Generator().manual_seed(seed)
+        join_ranks(self._scorer, self.auditor, scope, group, settings)
+        shared: Any = {"meter": self.meter, "auditor": self.auditor, "pilot": self.pilot}
         self.chooser = Chooser(
             self._scorer,
             rule=self.rule,
             schedule=self.schedule,
-            meter=self.meter,
-            auditor=self.auditor,
             generator=self._generator,
             nonfinite=nonfinite,
             together=self.ranks if scope == "global" else None,
-            pilot=self.pilot,
+            **shared,
         )
         self.observer = Observer(
             self._scorer,
             self.exit,
-            meter=self.meter,
-            auditor=self.auditor,
             trims=trim > 0,
             idle=not scored,
-            pilot=self.pilot,
+            wrapped=weakref.WeakMethod(self.trained_in),
+            **shared,
         )
 
     def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
@@ -237,6 +234,10 @@ class Sifter:
         """What is selected by, in plain values: for logs, and for ranks to compare."""
         return settings_of(self._scorer, self.rule, self.schedule)
 
+    def trained_in(self, model: nn.Module) -> None:
+        """Take note that the model was wrapped for DDP, or sharded, since; in a loop, its steps tell."""
+        join_late(self._scorer, model, self.auditor, self._group)
+
     def rehearse(self) -> None:
         """Sift and audit every batch from now on, silently: to measure what both cost."""
         self.schedule = replace(self.schedule, warmup_steps=0, stop_step=None, every=1)
@@ -244,6 +245,11 @@ class Sifter:
         if self.pilot is not None:
             self.pilot.rehearse()
         self.auditor.every, self.auditor.silent, self.auditor.log = 1, True, None
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """The ranks that this one stays in step with; None where it need not."""
+        return self._scorer.ranks
 
     @property
     def step(self) -> int:
