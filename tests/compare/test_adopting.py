@@ -36,8 +36,8 @@ def make_trainer(seed: int, kind: Any = hf_trainer.Watched, **more: Any) -> Any:
 
 def make_sft(seed: int) -> Any:
     rows = trl_sft.data(32)
-    made = trl_sft.make(Path("unused"), trl_sft.Watched, rows=rows, extra={"eval_dataset": rows})
-    return made
+    extra = {"eval_dataset": rows}
+    return trl_sft.make(Path("unused"), trl_sft.Watched, rows=rows, extra=extra)
 
 
 class Module(pl.LightningModule):

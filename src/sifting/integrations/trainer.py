@@ -24,6 +24,7 @@ from torch import nn
 from transformers import Trainer
 
 from sifting.integrations.files import read_state, write_state
+from sifting.integrations.held_out import EvaluationBatches, tell
 from sifting.integrations.trainer_loader import ResumedLoader, TrainLoader
 from sifting.model.trainer_loss import trainer_losses
 from sifting.selection.policies import Proportional
@@ -99,6 +100,8 @@ class SiftMixin(_Base):  # type: ignore[misc]
                 "not sifted: name SiftMixin first among the bases, or return what super() gives"
             )
         found: tuple[Any, ...] = super().set_initial_training_values(args, dataloader)
+        batches = int(found[-1]) * args.gradient_accumulation_steps
+        tell(self.sifter, held_out=EvaluationBatches.of(self), updates=batches)
         return found
 
     def _run_epoch(self, **kwargs: Any) -> None:
