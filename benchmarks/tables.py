@@ -50,6 +50,66 @@ def overhead() -> str:
     return "\n".join([*lines, "", made])
 
 
+def limits(row: str) -> str:
+    """What scoring less of each candidate costs and keeps: one row of `limits.json`."""
+    results = read("limits.json")
+    result = results[row]
+    judged = results["ranking"] if row.startswith("bert") else result
+    if row == "memory":
+        return (
+            f"{result['samples']:,} samples ({result['megabytes']:.0f} MB), {result['batch']} trained of twice as "
+            "many: "
+            f"{result['milliseconds']:.2f} ms a step, **{result['cost']:.5f}** of an update of {result['model']} "
+            f"({result['update_seconds']:.1f} s). {_measured(result)}"
+        )
+    if row == "llama":
+        whole = result["peak_growth_bytes"]["update"]
+        lines = [
+            [name, f"{value:.3f}", f"{value / result['flops']:.2f}" if name == "as it is" else ""]
+            for name, value in result["cost"].items()
+        ]
+        peak = result["peak_growth_bytes"]["sifter"] / whole
+        table = rows(["scored", "cost", "÷ FLOP ratio"], lines)
+        return (
+            f"{table}\n\n{result['model']}, length {result['length']}, {result['batch']} trained of twice as "
+            "many. "
+            f"FLOP ratio {result['flops']:.3f}; peak memory of scoring as it is {peak:.3f} of the update's. "
+            f"{_measured(result)}"
+        )
+    columns = {
+        "as_before": "Spearman with exit 1 as it is",
+        "rank_correlation": "Spearman with the exact loss",
+        "recall": "recall of the exact top half",
+        "kept_loss": "μ",
+    }
+    shown = [key for key in columns if key in next(iter(judged["quality"].values()))]
+    lines = []
+    for name, value in sorted(result["cost"].items(), key=lambda one: -one[1]):
+        found = judged["quality"][name]
+        figures = [f"{found[key]['mean']:.3f} ± {found[key]['error']:.3f}" for key in shown]
+        lines.append([name, f"{value:.4f}", *figures])
+    table = rows(["scored", "cost", *(columns[key] for key in shown)], lines)
+    about = f"Cost: {result['model']}, {result['batch']} trained of twice as many"
+    if row.startswith("bert"):
+        about += (
+            f", length {result['length']}, score='loss'; FLOP ratio of exit 1 as it is {result['flops']:.3f}, "
+            f"the paper's cost (length 512, A100) {result['paper_512']:.3f}. {_measured(result)} Quality: "
+            f"{judged['model']}; {judged['batches']} batches of {judged['candidates']} candidates it has not "
+            f"seen. {_measured(judged)}"
+        )
+    else:
+        about += f"; accuracy {result['accuracy']:.1%} at the end. {_measured(result)}"
+    return f"{table}\n\n{about}"
+
+
+def _measured(result: dict[str, Any]) -> str:
+    machine = result["machine"]
+    return (
+        f"Made by `{result['command']}` (processor time, one thread of an {machine['processor']}; load "
+        f"{machine['load_before'][0]:.0f} to {machine['load_after'][0]:.0f} on {machine['cores']} cores)."
+    )
+
+
 def sampling() -> str:
     """The paper's table of sampling time, with forward and backward for comparison."""
     result = read("sampling-128.json")
@@ -179,7 +239,17 @@ def costs(name: str) -> str:
 
 KINDS: dict[str, Callable[..., str]] = {
     make.__name__: make
-    for make in (overhead, sampling, verdict, sentences, quality, recalibration, kinds, costs)
+    for make in (
+        overhead,
+        limits,
+        sampling,
+        verdict,
+        sentences,
+        quality,
+        recalibration,
+        kinds,
+        costs,
+    )
 }
 MARKER = re.compile(
     r"(?P<start><!-- (?P<what>[\w -]+): benchmarks/tables.py -->)\n.*?(?P<end><!-- end of (?P=what) -->)",

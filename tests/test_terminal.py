@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.table import Table
 
-from sifting.terminal import make_console, printable, say
+from sifting.terminal import make_console, print_table, printable, say
 
 
 def test_names_are_neither_markup_nor_emoji_nor_escapes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -23,3 +23,20 @@ def test_names_are_neither_markup_nor_emoji_nor_escapes(capsys: pytest.CaptureFi
 
 def test_lines_and_tabs_stay() -> None:
     assert printable("a\n\tb\r") == "a\n\tb�"
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_table_that_is_too_wide_comes_in_parts_of_whole_fields(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))  # kept to though nobody looks
+    out = io.StringIO()
+    columns = ["arm", *(f"operation {i}" for i in range(9))]
+    rows = [[name, *(f"{i}.{i}{i}" for i in range(9))] for name in ("baseline", "mine:tent:")]
+    print_table(make_console(file=out), columns, rows, title="[b]milliseconds[/b]")
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "[b]milliseconds[/b]"
+    assert max(map(len, lines)) <= width
+    for row in rows:
+        found = [cell for line in lines if line.startswith(row[0]) for cell in line.split()[1:]]
+        assert found == row[1:]

@@ -18,6 +18,7 @@ from typing import Any
 from fingerprints.digest import Result, of_run, short
 from fingerprints.names import TIMED, public
 from fingerprints.ranks import LIMIT, SCRIPT, torchrun
+from sifting.checksums import Growing, digest_of
 
 AT_ONCE = 2  # processes
 THEN, BETWEEN = " --then ", "\x1e"  # between commands of one process, and what they print
@@ -180,7 +181,9 @@ def compare(folder: Path) -> dict[str, Result]:
     runs = sorted(path.parent.relative_to(out) for path in out.rglob("metrics.jsonl"))
     names = [f"compare {run}" for run in runs]
     found = dict(zip(names, of_runs(out, *runs), strict=True))
-    for path in [*out.rglob("*.json"), *out.rglob("*.jsonl")]:
+    # run.json, which has the checksums of the others, comes last
+    paths = [*out.rglob("*.jsonl"), *out.rglob("*.json")]
+    for path in sorted(paths, key=lambda path: path.name == "run.json"):
         set_clocks(path)
     audited = next(run for run in runs if run.parts[0] == "sift")
     commands = {**PRINTED, "theory estimate": f"theory estimate {out.name}/{audited}"}
@@ -205,8 +208,22 @@ def set_clocks(path: Path) -> None:
     content = path.read_text(encoding="utf-8")
     lines = content.splitlines() if path.suffix == ".jsonl" else [content]
     timed = bool(TIMED.fullmatch(path.stem))
-    made = [json.dumps(_clocked(json.loads(line), i + 1, timed)) for i, line in enumerate(lines)]
-    path.write_text("\n".join(made) + "\n", encoding="utf-8")
+    made = [_clocked(json.loads(line), i + 1, timed) for i, line in enumerate(lines)]
+    if path.name == "run.json":
+        made[0] |= {"files": _said(path.parent, made[0]["files"], "sha256")}
+        made[0] |= {"logs": _said(path.parent, made[0]["logs"])}
+    for content in made:
+        if content.pop("checksum", None) is not None:
+            content["checksum"] = digest_of(content)
+    path.write_text("\n".join(map(json.dumps, made)) + "\n", encoding="utf-8")
+
+
+def _said(folder: Path, files: dict[str, Any], only: str | None = None) -> dict[str, Any]:
+    """What a run says of its files, of them as they are now."""
+    found = {name: Growing() for name in files}
+    for name, file in found.items():
+        file.catch_up(folder / name)
+    return {name: file.said()[only] if only else file.said() for name, file in found.items()}
 
 
 def _clocked(value: Any, line: int, timed: bool) -> Any:

@@ -69,8 +69,11 @@ def step(
 
 
 def make_sifter(model: nn.Module, settings: dict[str, Any]) -> Sifter:
-    """A sifter whose audits do not depend on the clock; `exit` may be made from the model."""
-    settings = {"audit_every": 3, "draws": "batch", **settings}
+    """A sifter whose audits do not depend on the clock; `exit` may be made from the model.
+
+    What is left out is what it was before the autopilot became the default.
+    """
+    settings = {"exit": "tuned", "audit_every": 3, "draws": "batch", **settings}
     if callable(settings.get("exit")):
         settings["exit"] = settings["exit"](model)
     return Sifter(model, **settings)

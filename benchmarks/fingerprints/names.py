@@ -20,10 +20,10 @@ PLACES: dict[str, tuple[str, ...]] = {
     "load": ("sifting.distributed", "sifting.checkpoint", "sifting.parallel"),
     "main": ("sifting.cli.main", "sifting.cli"),  # of the `sift` command
 }
-# Fields of states and files whose values differ from run to run (clocks, load), ...
+# Fields of states and files whose values differ from run to run (clocks, load, what is made of them), ...
 TIMED = re.compile(
     r"seconds.*|.*_seconds|reference|load|started|updated|.*_share_of_time|scoring_share|table"
-    r"|calibrations|environment"
+    r"|calibrations|environment|checksum|logs|files"
 )
 # ... and such as name a format, which a redesign may count up.
 VERSIONED = re.compile(r"version|format")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
@@ -14,9 +16,13 @@ from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import Exit
+from sifting.exits.best import BestExit
+from sifting.exits.economy import Economy
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor, warn_user
+from sifting.measure.costs import Costs, WayCost
 from sifting.measure.meter import Meter
+from sifting.measure.stats import Stats, reduced
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.objective import PerSampleLoss, Score
@@ -58,8 +64,13 @@ def choose_mode(exit: Any, keep: Any, policy: Any) -> tuple[Any, Any]:
 
 
 def make_competing(exit: Exit, keep: Any) -> Exit:
-    """An exit that an autopilot can decide about: several that compete, or the user's alone."""
-    if keep != AUTO or isinstance(exit, AutoExit):
+    """An exit that an autopilot can decide about: several that compete, or the user's alone.
+
+    With a fixed ratio, what is to be found out is which exit pays best.
+    """
+    if keep != AUTO:
+        return BestExit() if isinstance(exit, AutoExit) else exit
+    if isinstance(exit, AutoExit):
         return exit
     return AutoExit({MEMORY if exit.by_id else "exit": exit})
 
@@ -133,6 +144,7 @@ def make_scorer(
     losses: Losses | None,
     batch_size: int | None,
     idle: bool,
+    economy: Economy,
 ) -> Scorer:
     """What gives the scores."""
     if not isinstance(model, nn.Module):
@@ -155,7 +167,53 @@ def make_scorer(
         losses=losses,
         batch_size=batch_size,
         idle=idle,
+        economy=economy,
     )
+
+
+def make_economy(exit: Exit, generator: torch.Generator, **asked: Any) -> Economy:
+    """How much of each candidate is scored; raises where an exit looks at none of it.
+
+    Args:
+        exit: scores them.
+        generator: the sifter's own.
+        asked: the user's `rows`, `view` and `precision`.
+    """
+    economy = Economy(**asked, generator=generator)
+    shown = ", ".join(f"{name}={value!r}" for name, value in economy.shown().items())
+    if shown and exit.by_id:
+        raise ValueError(
+            f"{shown}: {exit!r} looks at no sample when it scores, so there is nothing to spare: leave it out"
+        )
+    if isinstance(exit, BestExit):
+        exit.generator, exit.vary = generator, not shown
+    return economy
+
+
+def check_candidates(size: int) -> None:
+    """Raise where there is nothing to choose from."""
+    if size < 2:
+        raise ValueError(
+            f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
+            "times the batch you train on"
+        )
+
+
+def costs_of(exit: Exit, stats: Stats) -> Costs:
+    """What ways of scoring cost and tell: those that were compared, or the one in use."""
+    if isinstance(exit, BestExit):
+        return exit.costs()
+    unknown = math.nan
+    timed = stats.selections and stats.seconds_between > 0
+    step = stats.seconds_between / stats.steps if timed else unknown
+    cost = stats.seconds_scoring / stats.selections / step if timed else unknown
+    kept = stats.samples_trained / stats.candidates_seen if stats.candidates_seen else unknown
+    ranks, recall, rho = (
+        unknown if value is None else value
+        for value in (stats.rank_correlation, stats.recall, stats.rho_approx)
+    )
+    note = "" if stats.audits else "not audited yet, so how well it ranks is not known"
+    return Costs([WayCost(repr(exit), cost, ranks, recall, rho * kept, used=True)], note)
 
 
 def group_of(model: nn.Module) -> dist.ProcessGroup | None:
@@ -241,6 +299,24 @@ def join_late(
             scorer.exit.load_state_dict(ranks.gather(scorer.exit.state_dict())[0])
 
 
+def of_all_ranks(stats: Stats, meter: Meter, scorer: Scorer) -> Stats:
+    """One summary from those of all ranks; this one's where there are no others."""
+    if not in_use():
+        return stats
+    ranks = scorer.ranks or Ranks(lambda: scorer.device, group_of(scorer.whole))
+    return reduced(ranks.gather((stats, meter.explored_means)))
+
+
+def described(scorer: Scorer, schedule: Schedule, rule: Rule) -> str:
+    """A sifter as it prints."""
+    objective = "found on the first batch" if scorer.plan is None else str(scorer.plan)
+    left_out = "".join(f", {name}={value!r}" for name, value in scorer.economy.shown().items())
+    return (
+        f"Sifter(exit={scorer.exit!r}, score={scorer.score!r}{left_out}, {schedule}, {rule},\n"
+        f"       objective: {objective})"
+    )
+
+
 def settings_of(scorer: Scorer, rule: Rule, schedule: Schedule) -> dict[str, Any]:
     """What is selected by, in plain values."""
     keep, score = schedule.keep, scorer.score
@@ -251,9 +327,11 @@ def settings_of(scorer: Scorer, rule: Rule, schedule: Schedule) -> dict[str, Any
         "keep": getattr(keep, "about", "a function") if callable(keep) else keep,
         "explore": rule.explore,
         "trim": rule.trim,
+        **scorer.economy.settings(),
         "warmup_steps": schedule.warmup_steps,
         "stop_step": schedule.stop_step,
         "every": schedule.every,
+        **({} if scorer.beside is None else {"ahead": 1}),
     }
 
 

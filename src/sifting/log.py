@@ -27,6 +27,36 @@ def say(message: str) -> None:
 
 
 @contextmanager
+def each_line_once() -> Iterator[None]:
+    """While open, what `say` has said already is not said again: runs of a comparison are much alike.
+
+    >>> import sys
+    >>> handler = logging.StreamHandler(sys.stdout)
+    >>> LOGGER.addHandler(handler)
+    >>> LOGGER.setLevel("INFO")
+    >>> with each_line_once():
+    ...     say("scores are made of logits → labels")
+    ...     say("scores are made of logits → labels")
+    scores are made of logits → labels
+    >>> LOGGER.removeHandler(handler)
+    >>> LOGGER.setLevel("NOTSET")
+    """
+    said: set[str] = set()
+
+    def fresh(record: logging.LogRecord) -> bool:
+        line = record.getMessage()
+        again = record.levelno == logging.INFO and line in said
+        said.add(line)
+        return not again
+
+    LOGGER.addFilter(fresh)
+    try:
+        yield
+    finally:
+        LOGGER.removeFilter(fresh)
+
+
+@contextmanager
 def hearing(hear: Callable[[str], None]) -> Iterator[None]:
     """While open, `hear` is told every warning of the library, whatever Python's filters do with it.
 

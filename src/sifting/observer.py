@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -82,6 +82,16 @@ class Observer:
         self.under_way = step.size
         return step
 
+    @property
+    def weights(self) -> Tensor:
+        """Of the batch that is being trained; all ones where nothing was selected."""
+        step = self.current
+        if step is None:
+            raise RuntimeError("no batch was handed out yet, so there are no weights")
+        if step.selection is not None:
+            return step.selection.weights
+        return torch.ones(step.size, device=self.scorer.device)
+
     def forget(self) -> None:
         """There is no batch under way any more."""
         self.current = None
@@ -137,8 +147,12 @@ class Observer:
         if self.pilot is not None and self.current is not None and self.current.rehearsed:
             self.pilot.listen()
         handle = model.register_forward_hook(Listener(self))
+        handed = None if self.current is None else self.current.handed
         try:
-            with self.meter.time("between", self.scorer.device):
+            with (
+                nullcontext() if handed is None else handed.offered(),
+                self.meter.time("between", self.scorer.device),
+            ):
                 yield
             self.end_step()
         finally:

@@ -17,39 +17,29 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sifting import compose
 from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.trial import Trial
 from sifting.chooser import Chooser
-from sifting.compose import (
-    AUTO,
-    check_auto,
-    choose_mode,
-    group_of,
-    join_late,
-    join_ranks,
-    make_competing,
-    make_pilot,
-    make_rule,
-    make_scorer,
-    one_of,
-    settings_of,
-)
 from sifting.cursor import Cursor
 from sifting.data.joining import Pad
 from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_exit
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit, Setting
+from sifting.exits.economy import Precision
+from sifting.exits.options import make_beside, make_reuse
 from sifting.loader import SiftedLoader
 from sifting.measure.audit import Auditor
+from sifting.measure.costs import Costs
 from sifting.measure.meter import Meter
-from sifting.measure.stats import Stats, reduced
+from sifting.measure.stats import Stats
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call, Forward, GetLabels, Ids
 from sifting.model.objective import Score
+from sifting.model.sampling import RowCount
+from sifting.model.viewing import ViewSize
 from sifting.observer import Observer
-from sifting.parallel.detect import in_use
-from sifting.parallel.ranks import Ranks
 from sifting.selection.policies import Policy
 from sifting.selection.schedule import Schedule
 from sifting.state import load_saved, saved
@@ -76,7 +66,8 @@ class Sifter:
         model: the model that is trained, as it is: plain, compiled or wrapped for DDP.
         exit: block number from 1, "last" (the whole model, exact), a block's dotted path,
             "tuned", a `TunedExit`, an `AdditiveExit` or a `MemoryExit`; or "auto", scorers that
-            compete. By default "auto" where `keep` is, else "tuned".
+            compete: with a fixed `keep`, by what each costs and tells here. By default "auto" where
+            `keep` is, else "tuned".
         score: "loss", "entropy", "margin", "grad_norm", or a function `(logits, labels) -> scores`.
             By default what suits the exit: entropy, and losses with a memory.
         keep: share of the candidates to train on, in (0, 1], a function of the step, or "auto".
@@ -105,6 +96,12 @@ class Sifter:
         take: `take(batch, indices) -> batch`, where a batch cannot be divided member by member.
         stack: dotted path of the list of blocks, where it cannot be told.
         score_batch_size: candidates scored at a time; all at once by default.
+        rows: how many labelled positions of each sequence are scored, drawn anew each time; or
+            "labelled": all, and the exit's block only there, which gives the same scores but for rounding.
+        view: what is scored of each sample: the first so many positions of a sequence, (first, end) of
+            them, an image whose shorter side has so many pixels, or `view(batch) -> batch`.
+        precision: "bf16" to score in it, "auto" to do so if it is measured to be faster here; by
+            default that of your training step.
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
         audit_every: selections between two audits of the choice against exact losses; 0 for
             none. By default as many as make audits cost 1 % of training.
@@ -117,6 +114,9 @@ class Sifter:
         pad: what fills up shorter sequences where batches of an iterable are joined: a value, or
             one for each key. By default it is found in the batch.
         trial: what keep="auto" may use of your loop: held-out samples, its length, its step.
+        ahead: 1 to draw and score the next step's candidates while this one is trained, in a thread (on
+            CUDA with a stream of its own) and with weights that are one update old.
+        reuse: where nothing before the exit is trained, your forward begins with what scoring computed.
         scope: among which candidates to choose in a distributed run: those of this "rank", as in
             the paper, or "global", those of all ranks together. Samples then move, so that every
             rank trains as many.
@@ -147,6 +147,9 @@ class Sifter:
         take: Take | None = None,
         stack: str | None = None,
         score_batch_size: int | None = None,
+        rows: RowCount | None = None,
+        view: ViewSize | None = None,
+        precision: Precision | None = None,
         nonfinite: Literal["raise", "drop"] = "raise",
         audit_every: int | None = None,
         audit_log: str | Path | None = None,
@@ -154,19 +157,25 @@ class Sifter:
         epoch: Literal["steps", "pass"] = "steps",
         pad: Pad | None = None,
         trial: Trial | None = None,
+        ahead: int = 0,
+        reuse: bool = False,
         scope: Literal["rank", "global"] = "rank",
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
-        one_of("nonfinite", nonfinite, "raise", "drop")
-        one_of("draws", draws, "samples", "batch")
-        one_of("epoch", epoch, "steps", "pass")
-        exit, keep = choose_mode(exit, keep, policy)
-        check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
-        self.model, self.exit = model, make_competing(make_exit(exit), keep)
+        compose.one_of("nonfinite", nonfinite, "raise", "drop")
+        compose.one_of("draws", draws, "samples", "batch")
+        compose.one_of("epoch", epoch, "steps", "pass")
+        exit, keep = compose.choose_mode(exit, keep, policy)
+        compose.check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
+        self.model, self.exit = model, compose.make_competing(make_exit(exit), keep)
         self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
-        self.rule = make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
+        self.rule = compose.make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
+        self._generator = torch.Generator().manual_seed(seed)
+        economy = compose.make_economy(
+            self.exit, self._generator, rows=rows, view=view, precision=precision
+        )
         self.meter, self.cursor = Meter(), Cursor()
         self.auditor = Auditor(
             self.meter,
@@ -176,7 +185,7 @@ class Sifter:
             remedy=self.exit.remedy,
             cheaper=self.exit.cheaper,
         )
-        self._scorer = make_scorer(
+        self._scorer = compose.make_scorer(
             model,
             self.exit,
             score=score,
@@ -185,10 +194,11 @@ class Sifter:
             losses=losses,
             batch_size=score_batch_size,
             idle=not scored,
+            economy=economy,
         )
         self.pilot: Pilot | None = None
-        if isinstance(self.exit, AutoExit) and keep == AUTO:
-            self.pilot = keep = make_pilot(
+        if isinstance(self.exit, AutoExit) and keep == compose.AUTO:
+            self.pilot = keep = compose.make_pilot(
                 self._scorer, self.exit, meter=self.meter, rule=self.rule, trial=trial, seed=seed
             )
         assert not isinstance(keep, str | None)
@@ -196,9 +206,11 @@ class Sifter:
         if scored:  # what keeps everything, or chooses at random, needs no exit
             self.exit.suits(Setting(self._scorer.score, scope, self._scorer.call, trim))
             self.exit.bind(self._scorer.model, stack)
+        self._scorer.beside = self.beside = make_beside(self._scorer, ahead, auto=bool(self.pilot))
+        self._scorer.reuse = make_reuse(self._scorer, reuse, scope=scope, ahead=ahead)
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
-        self._group, self._generator = group, torch.Generator().manual_seed(seed)
-        join_ranks(self._scorer, self.auditor, scope, group, settings)
+        self._group = group
+        compose.join_ranks(self._scorer, self.auditor, scope, group, settings)
         shared: Any = {"meter": self.meter, "auditor": self.auditor, "pilot": self.pilot}
         self.chooser = Chooser(
             self._scorer,
@@ -206,7 +218,7 @@ class Sifter:
             schedule=self.schedule,
             generator=self._generator,
             nonfinite=nonfinite,
-            together=self.ranks if scope == "global" else None,
+            together=self._scorer.ranks if scope == "global" else None,
             **shared,
         )
         self.observer = Observer(
@@ -223,33 +235,24 @@ class Sifter:
         return SiftedLoader(self, loader)
 
     def __repr__(self) -> str:
-        plan = self._scorer.plan
-        objective = "found on the first batch" if plan is None else str(plan)
-        return (
-            f"Sifter(exit={self.exit!r}, score={self._scorer.score!r}, {self.schedule}, {self.rule},\n"
-            f"       objective: {objective})"
-        )
+        return compose.described(self._scorer, self.schedule, self.rule)
 
     def settings(self) -> dict[str, Any]:
         """What is selected by, in plain values: for logs, and for ranks to compare."""
-        return settings_of(self._scorer, self.rule, self.schedule)
+        return compose.settings_of(self._scorer, self.rule, self.schedule)
 
     def trained_in(self, model: nn.Module) -> None:
         """Take note that the model was wrapped for DDP, or sharded, since; in a loop, its steps tell."""
-        join_late(self._scorer, model, self.auditor, self._group)
+        compose.join_late(self._scorer, model, self.auditor, self._group)
 
     def rehearse(self) -> None:
         """Sift and audit every batch from now on, silently: to measure what both cost."""
         self.schedule = replace(self.schedule, warmup_steps=0, stop_step=None, every=1)
         self.chooser.schedule = self.schedule
+        self.exit.rehearse()
         if self.pilot is not None:
             self.pilot.rehearse()
         self.auditor.every, self.auditor.silent, self.auditor.log = 1, True, None
-
-    @property
-    def ranks(self) -> Ranks | None:
-        """The ranks that this one stays in step with; None where it need not."""
-        return self._scorer.ranks
 
     @property
     def step(self) -> int:
@@ -262,19 +265,13 @@ class Sifter:
 
         All ones where nothing was selected: in warm-up, or under a policy without weights.
         """
-        step = self.observer.current
-        if step is None:
-            raise RuntimeError("no batch was handed out yet, so there are no weights")
-        if step.selection is not None:
-            return step.selection.weights
-        return torch.ones(step.size, device=self.device)
+        return self.observer.weights
 
     def score(self, batch: Any) -> Tensor:
-        """The score of every sample in a batch. Nothing is counted, and no exit learns from it."""
-        scores_B = self._scorer.scores(batch, learn=False)
-        if scores_B is None:
-            return torch.zeros(self.chooser.samples.size(batch), device=self.device)
-        return scores_B
+        """The score of every sample in a batch; nothing is counted, and no exit learns from it."""
+        found = self._scorer.scores(batch, learn=False)
+        size = self.chooser.samples.size
+        return torch.zeros(size(batch), device=self.device) if found is None else found
 
     def select(self, batch: Any) -> Selection:
         """Score a batch of candidates and choose among them, whatever the schedule says.
@@ -282,11 +279,7 @@ class Sifter:
         For loops that do not iterate over `sifter(loader)`; it counts as a step.
         """
         size = self.chooser.samples.size(batch)
-        if size < 2:
-            raise ValueError(
-                f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
-                "times the batch you train on"
-            )
+        compose.check_candidates(size)
         self.observer.end_step()
         if not self.meter.counts["steps"]:
             self.chooser.check(batch, divides=False)
@@ -307,35 +300,41 @@ class Sifter:
         """
         self.observer.observe(losses)
 
+    def wait(self) -> None:
+        """With ahead=1: wait until nothing is scored; before you write parameters without an optimizer."""
+        if self.beside is not None:
+            self.beside.wait()
+
     def stats(self, *, reduce: bool = False) -> Stats:
         """What sifting cost, what it kept and how well it chose.
 
         Args:
-            reduce: over all ranks instead of on this one; `meter.reduced` says how. All ranks
-                must ask, or those that do wait in vain. The same as without in a plain run.
+            reduce: over all ranks, which must all ask, or those that do wait in vain.
         """
-        stats = self.meter.stats()
+        stats = replace(self.meter.stats(), economy=str(self._scorer.economy))
         if self.pilot is not None:
             stats = replace(stats, **self.pilot.summary())
-        if not reduce or not in_use():
-            return stats
-        ranks = self.ranks or Ranks(lambda: self.device, group_of(self.model))
-        return reduced(ranks.gather((stats, self.meter.explored_means)))
+        return compose.of_all_ranks(stats, self.meter, self._scorer) if reduce else stats
+
+    def costs(self) -> Costs:
+        """What ways of scoring cost beside the step, and how well each ranks: prints as a table.
+
+        With exit="auto" and a fixed `keep`, all that were compared; else the exit in use, by its audits.
+        """
+        return compose.costs_of(self.exit, self.stats())
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
         """Everything needed to go on identically, as plain tensors and numbers.
 
         Args:
-            epoch_over: whether the place in the loader is left out, so that whoever goes on
-                begins an epoch anew.
+            epoch_over: whether the place in the loader is left out: whoever goes on begins an epoch.
         """
         return saved(self, epoch_over=epoch_over)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`, in the middle of an epoch too.
+        """Continue from a `state_dict`, after the last batch that was handed out before it was taken.
 
-        The next iteration goes on after the last batch handed out before the state was taken. A
-        state that is refused changes nothing.
+        A state that is refused changes nothing.
         """
         load_saved(self, state)
 

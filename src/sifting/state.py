@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sifting.compose import say_changes
 from sifting.cursor import Cursor
+from sifting.exits.beside import Beside
 from sifting.exits.scoring import DTYPES
 from sifting.measure.meter import Meter
 from sifting.plain import Plain, damaged, generator_state
@@ -19,17 +20,21 @@ VERSION = 3  # of a state
 
 def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
     """The state of a sifter; see `Sifter.state_dict`."""
+    # first: until it is scored, an exit has something to set aside
+    ahead = None if sifter.beside is None else sifter.beside.state_dict()
     cursor = sifter.cursor.state_dict()
     return {
         "version": VERSION,
         "settings": sifter.settings(),
         "generator": sifter._generator.get_state(),
         "autocast": sifter._scorer.autocast,
+        "economy": sifter._scorer.economy.state_dict(),
         "cursor": {**cursor, "position": None} if epoch_over else cursor,
         "meter": sifter.meter.state_dict(),
         "exit": sifter.exit.state_dict(),
         "pilot": None if sifter.pilot is None else sifter.pilot.state_dict(),
         "under_way": sifter.observer.under_way,
+        "ahead": None if ahead is None or epoch_over else ahead,
     }
 
 
@@ -48,15 +53,25 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     place = Cursor.checked(found.get("cursor"), steps=meter.counts["steps"])
     settings = found.inside("settings").content
     under_way = found.whole("under_way")
+    ahead = Beside.checked(state.get("ahead"))
     pilot = None if sifter.pilot is None else found.inside("pilot")
+    economy = found.inside("economy") if "economy" in found else None  # states of before have none
+    if economy is not None:
+        economy.whole("low", least=-1, most=1)
+    if sifter.beside is not None:
+        sifter.beside.drop()
     # the last that can fail, so that nothing else has changed yet
     _load_learned(sifter, found.inside("exit").content, pilot)
     sifter._generator.set_state(generator)
     sifter._scorer.autocast = autocast
+    if economy is not None:
+        sifter._scorer.economy.load_state_dict(economy.content)
     sifter.cursor.adopt(*place)
     sifter.meter.load_state_dict(found.get("meter"))
     sifter.observer.forget()
     sifter.observer.under_way = under_way
+    if sifter.beside is not None and place[1] is not None:
+        sifter.beside.ahead = ahead
     say_changes(settings, sifter.settings())
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sifting.model.prefix import Handed
 from sifting.plain import Plain
 
 
@@ -19,7 +20,7 @@ class Selection:
     """What was chosen from one batch of candidates.
 
     Attributes:
-        indices: the kept candidates, ascending.
+        indices: the kept candidates, ascending; on the CPU.
         weights: what to multiply each kept loss by; all ones unless policy="proportional".
         scores: the score of every candidate.
         batch: the kept samples, of the same type and with the same keys as the candidates.
@@ -37,6 +38,19 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class Rehearsed:
+    """What is known of a batch that is trained as it is, before it is.
+
+    Attributes:
+        scores: of its samples, by scorer.
+        new_B: which of them were never trained before; None where nobody can tell.
+    """
+
+    scores: Mapping[str, Tensor]
+    new_B: Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Step:
     """One training batch, and what is known of it.
 
@@ -47,7 +61,8 @@ class Step:
         kept: how many those ranks keep in all.
         members: the batch, for an exit that observes what is trained.
         ids: of its samples, where the sifter drew them itself.
-        rehearsed: scores by scorer, where an autopilot compares them and nothing was chosen.
+        rehearsed: what an autopilot noted of it, where it compares scorers and nothing was chosen.
+        handed: states of its samples that a training forward can begin with.
     """
 
     size: int
@@ -56,7 +71,8 @@ class Step:
     kept: int = 0
     members: Any = None
     ids: Sequence[Any] | None = None
-    rehearsed: Mapping[str, Tensor] | None = None
+    rehearsed: Rehearsed | None = None
+    handed: Handed | None = None
 
     def of_ids(self, candidates: Sequence[Any]) -> Step:
         """The same step with the IDs of its samples, from those of the candidates."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import unicodedata
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-WIDTH = 140  # of tables in a log file
+WIDTH = 140  # of tables in a log file, where COLUMNS says nothing else
+GAP = 2  # columns between fields of a table
+NAME = 28  # of a row's name; longer ones go on in the next line
 _UNSAFE = ("Cc", "Cf", "Cs", "Co")  # control, direction marks and the like, half surrogates
 
 
@@ -41,6 +45,72 @@ def make_console(**options: Any) -> Console:
 
     plain: dict[str, Any] = {"markup": False, "emoji": False, "highlight": False}
     console = Console(**plain, **options)
-    if console.is_terminal or "width" in options:
+    told = os.environ.get("COLUMNS", "").isdigit()  # which rich keeps to
+    if console.is_terminal or "width" in options or told:
         return console
     return Console(**plain, **options, width=WIDTH)
+
+
+def print_table(
+    console: Console,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    title: str | None = None,
+) -> None:
+    """Print a table, in several parts where it is wider than the console: no field is cut.
+
+    Args:
+        columns: their names; the first is that of the rows, and stands in every part.
+        rows: of text, each as long as `columns`.
+        title: printed above it.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    if title is not None:
+        console.print(Text(printable(title)))
+    for number, part in enumerate(parts(columns, rows, console.width)):
+        if number:
+            console.print()
+        table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
+        for i in (0, *part):
+            table.add_column(
+                Text(printable(columns[i])),
+                justify="right" if i else "left",
+                min_width=_width(rows, i) if i else None,
+                max_width=None if i else NAME,
+                overflow="fold",
+            )
+        for row in rows:
+            table.add_row(*(Text(printable(row[i])) for i in (0, *part)))
+        console.print(table)
+
+
+def parts(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[list[int]]:
+    """Which columns stand side by side beside the first, so that none is cut at a width.
+
+    >>> parts(["arm", "gain", "time"], [["sift", "+0.64", "0.82 (0.68–0.98)"]], 24)
+    [[1], [2]]
+    >>> parts(["arm", "gain", "time"], [["sift", "+0.64", "0.82 (0.68–0.98)"]], 80)
+    [[1, 2]]
+    """
+    first = min(NAME, _width(rows, 0, columns[0]))
+    found: list[list[int]] = []
+    room = 0
+    for i in range(1, len(columns)):
+        wide = GAP + _width(rows, i, columns[i])
+        if not found or wide > room:
+            found.append([])
+            room = width - first
+        found[-1].append(i)
+        room -= wide
+    return found
+
+
+def _width(rows: Sequence[Sequence[str]], i: int, head: str = "") -> int:
+    """Of a column: its longest field, or the longest word of its head, which may be wrapped."""
+    from rich.text import Text
+
+    longest = max((Text(word).cell_len for word in head.split()), default=0)
+    return max([longest, *(Text(printable(row[i])).cell_len for row in rows)])

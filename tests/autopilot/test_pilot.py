@@ -184,15 +184,39 @@ def test_a_run_that_is_stopped_anywhere_goes_on_as_if_it_had_not_been() -> None:
         assert whole[2] == stopped[2]
 
 
-def test_without_held_out_samples_kept_loss_decides() -> None:
+def test_without_held_out_samples_new_ones_stand_in_for_them() -> None:
     model = make_model()
     sifter = Sifter(model)
-    for _ in train(model, sifter(DataLoader(Points(), BATCH, shuffle=True))):
-        pass
     assert sifter.pilot is not None
+    sifter.pilot.pacing.cost = 0.01  # as of a model that is worth choosing for
+    for _ in train(model, sifter(DataLoader(Points(2 * STEPS * BATCH), BATCH, shuffle=True))):
+        pass
+    first = sifter.pilot.decisions[0]
+    assert first.option == Option("input", 2)
+    assert first.step == 200  # the first two windows are over
+    assert "of the progress on new samples" in first.why
+    assert sifter.stats().learning_share is not None
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_of_samples_that_come_again_nothing_is_learned_but_kept_loss(known: bool) -> None:
+    data = Points(2 * BATCH)
+    loader: Any = DataLoader(data, BATCH)
+    if not known:  # whatever has no indices may come again
+        loader = [(data.x[:BATCH], data.y[:BATCH]), (data.x[BATCH:], data.y[BATCH:])]
+    model = make_model()
+    sifter = Sifter(model)
+    assert sifter.pilot is not None
+    sifter.pilot.pacing.cost = 0.01
+    for _ in train(model, sifter(loader)):
+        pass
+    assert sifter.pilot.evidence.counts["input"] >= 50
+    assert all(
+        mean.count == 0 for window in sifter.pilot.arrivals.windows.values() for mean in window
+    )
     judged = sifter.pilot.judge()
-    assert {one.option.scorer for one in judged} == {"input", "memory"}
-    assert all(one.kept_loss is not None and one.share is None for one in judged)
+    assert all(one.share is None for one in judged)
+    assert all(one.kept_loss is not None for one in judged if one.option.scorer == "input")
     for decision in sifter.pilot.decisions:
         assert decision.option == PLAIN or "of the loss" in decision.why
 

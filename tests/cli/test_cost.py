@@ -133,3 +133,28 @@ def test_the_outputs_in_the_documents_are_those_of_the_commands_beside_them(caps
     assert f"{-first:.0%} low at exit 1".replace("%", " %") in page
     assert f"{later:.0%} high at exit 2".replace("%", " %") in page
     assert f"{last:.0%} high at exit 12".replace("%", " %") in page
+
+
+def test_fewer_rows_and_shorter_views_cost_less(capsys):
+    whole = predicted(capsys, "--length", 128)["ratio"]
+    labelled = predicted(capsys, "--length", 128, "--rows", "labelled")["ratio"]
+    few = predicted(capsys, "--length", 128, "--rows", 4)["ratio"]
+    short = predicted(capsys, "--length", 128, "--view", 64)["ratio"]
+    assert few < labelled < 0.6 * whole
+    assert short == pytest.approx(whole / 2, rel=0.05)
+    assert predicted(capsys, "--length", 128, "--view", 500)["ratio"] == whole
+    assert predicted(capsys, "--length", 128, "--rows", 500)["ratio"] == labelled
+
+
+def test_all_blocks_leave_only_the_head_to_spare(capsys):
+    whole = predicted(capsys, "--exit", "last", "--length", 128)["ratio"]
+    assert 0.9 * whole < predicted(capsys, "--exit", "last", "--rows", 1, "--length", 128)["ratio"]
+    assert predicted(capsys, "--exit", "last", "--rows", "labelled", "--length", 128)[
+        "ratio"
+    ] == pytest.approx(whole)
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--rows", "some"), ("--rows", "0"), ("--view", "0")])
+def test_what_cannot_be_scored_is_named(capsys, flag, value):
+    assert cli.main(["cost", flag, value]) == 2
+    assert value in capsys.readouterr().err

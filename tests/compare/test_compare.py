@@ -350,6 +350,7 @@ def test_the_board_shows_a_line_for_each_arm(tmp_path: Path) -> None:
         (["resnet"], "name a preset after `sift compare resnet`: paper, small, smoke"),
         ([OWN, "--total", "2h"], "one of them"),
         ([OWN, "--budget", "total:9u"], "give the time of all runs together, e.g. 2h"),
+        (["tests.helpers.problems:convolutional"], "or leave it out: --arms default finds a place"),
         (["tests.helpers.problems:deaf"], "batches(32) gave 16 samples in its first batch"),
         (["resnet", "smoke", "--data", "/no/such/data"], "cannot read images from"),
     ],
@@ -364,6 +365,13 @@ def test_mistakes_are_named_before_anything_runs(
     assert sift.main(["compare", *command]) == 2
     assert message in capsys.readouterr().err
     assert not list(out.glob("*/seed-*"))
+
+
+def test_a_plain_cnn_is_compared(tmp_path: Path) -> None:
+    command = "compare tests.helpers.problems:convolutional --arms default --seeds 0 --budget 8u"
+    assert sift.main([*command.split(), "--evaluations", "4", "--out", str(tmp_path / "out")]) == 0
+    arms = {"baseline", "random", "default"}
+    assert {run.config["arm"] for run in map(read_run, (tmp_path / "out").glob("*/seed-0"))} == arms
 
 
 def test_a_folder_that_cannot_be_used_is_named(

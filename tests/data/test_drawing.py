@@ -95,14 +95,3 @@ def test_a_stateful_loader_is_drawn_from_and_resumes(workers: int) -> None:
     assert begun + ids(walk(sifter(loader), loader, sifter.model)) == whole
     if not workers:
         assert len(data.read) == sum(len(batch) for batch in whole[3:]) * 2
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-def test_a_stateful_loader_whose_state_was_asked_for_before_is_drawn_from() -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    loader = stateful.StatefulDataLoader(Counted(), 5, shuffle=True)
-    loader.state_dict()  # as Accelerate does, which begins an iteration of the loader itself
-    sifter = Sifter(model(), exit="last", score="loss", keep=0.5)
-    for _ in range(2):
-        found = ids(walk(sifter(loader), loader, sifter.model))
-        assert [len(batch) for batch in found] == [5] * 7 + [2]

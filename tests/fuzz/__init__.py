@@ -6,10 +6,11 @@ of each through pytest; `python -m tests.fuzz --examples 100000` runs as many as
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -17,6 +18,23 @@ from hypothesis.strategies import SearchStrategy
 
 REMEDIES = ("take=", "batch_size=", "collate", "forward=", "labels=", "losses=", "loss_fn=")
 ROUND = 2000  # cases: Hypothesis remembers all of a round, and a failure ends it
+
+
+@dataclass
+class Sweep:
+    """What rounds of cases came to.
+
+    Attributes:
+        rounds: how many there were.
+        outcomes: how many were "right", "refused", "wrong" or "crashed".
+        failures: the traceback of each round that failed.
+        seconds: of processor time.
+    """
+
+    rounds: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -35,28 +53,38 @@ class Fuzz:
         """Check `examples` cases, the same every time; raises at the first that fails."""
         return self._round(examples, None)
 
-    def sweep(self, *, examples: int, start: int) -> tuple[Counter[str], list[str]]:
-        """Check cases in rounds until there were `examples` outcomes; gives what failed, too.
+    def sweep(
+        self,
+        *,
+        examples: int,
+        start: int,
+        done: Sweep | None = None,
+        after: Callable[[Sweep], None],
+    ) -> Sweep:
+        """Check cases in rounds until there were `examples` outcomes, or 20 rounds failed.
 
         A round that fails counts as one outcome, "wrong" or "crashed"; the next one has other cases.
 
         Args:
             examples: how many outcomes at least.
-            start: the seed of the first round.
+            start: the seed of the first round; those after it follow from it.
+            done: what an earlier sweep came to, which this one goes on with.
+            after: called after every round.
         """
-        outcomes: Counter[str] = Counter()
-        failures: list[str] = []
-        number = 0
-        while outcomes.total() < examples:
+        sweep = Sweep() if done is None else done
+        while sweep.outcomes.total() < examples and len(sweep.failures) < 20:
+            begin = time.process_time()
             try:
-                outcomes += self._round(min(ROUND, examples), start + 1_000_003 * number)
+                sweep.outcomes += self._round(
+                    min(ROUND, examples), start + 1_000_003 * sweep.rounds
+                )
             except Exception as error:  # whatever the library raises is what is looked for
-                outcomes["wrong" if isinstance(error, AssertionError) else "crashed"] += 1
-                failures.append("".join(traceback.format_exception(error)))
-                if len(failures) == 20:
-                    break
-            number += 1
-        return outcomes, failures
+                sweep.outcomes["wrong" if isinstance(error, AssertionError) else "crashed"] += 1
+                sweep.failures.append("".join(traceback.format_exception(error)))
+            sweep.rounds += 1
+            sweep.seconds += time.process_time() - begin
+            after(sweep)
+        return sweep
 
     def _round(self, examples: int, start: int | None) -> Counter[str]:
         outcomes: Counter[str] = Counter()

@@ -1,18 +1,25 @@
-"""`python -m tests.fuzz --examples 100000`: generated cases of every kind, as many as wanted."""
+"""`python -m tests.fuzz --examples 100000`: generated cases of every kind, as many as wanted.
+
+With `--out FOLDER` and a `--seed` it goes on where it was stopped.
+"""
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import logging
 import pkgutil
 import random
 import sys
-import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
 
 import torch
 
 import tests.fuzz as fuzz
+from sifting.files import write_json
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--examples", type=int, default=100_000, help="outcomes of each kind")
     parser.add_argument("--seed", type=int, default=None, help="drawn where none is given")
     parser.add_argument("--only", choices=sorted(fuzz.REGISTERED), help="one kind alone")
+    parser.add_argument("--out", type=Path, help="folder that remembers what is done")
     args = parser.parse_args(argv)
     start = random.SystemRandom().randrange(2**32) if args.seed is None else args.seed
     print(f"seed {start}", flush=True)
@@ -32,16 +40,32 @@ def main(argv: list[str] | None = None) -> int:
     for name, kind in sorted(fuzz.REGISTERED.items()):
         if args.only not in (None, name):
             continue
-        begin = time.process_time()
-        outcomes, failures = kind.sweep(examples=args.examples, start=start)
-        counts = ", ".join(
-            f"{outcomes[outcome]} {outcome}" for outcome in ("right", "refused", "wrong", "crashed")
+        path = None if args.out is None else args.out / f"fuzz-{name}-{start}.json"
+        found = kind.sweep(
+            examples=args.examples, start=start, done=_read(path), after=partial(_keep, path)
         )
-        for failure in failures:
+        counts = ", ".join(
+            f"{found.outcomes[outcome]} {outcome}"
+            for outcome in ("right", "refused", "wrong", "crashed")
+        )
+        for failure in found.failures:
             print(failure)
-        print(f"{name}: {counts} ({time.process_time() - begin:.0f} s of CPU)", flush=True)
-        failed |= bool(failures)
+        print(f"{name}: {counts} ({found.seconds:.0f} s of CPU)", flush=True)
+        failed |= bool(found.failures)
     return int(failed)
+
+
+def _read(path: Path | None) -> fuzz.Sweep | None:
+    if path is None or not path.exists():
+        return None
+    kept = json.loads(path.read_text())
+    return fuzz.Sweep(**{**kept, "outcomes": Counter(kept["outcomes"])})
+
+
+def _keep(path: Path | None, done: fuzz.Sweep) -> None:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, vars(done))
 
 
 if __name__ == "__main__":

@@ -56,6 +56,19 @@ def build(seed: int, lr: float = 1e-2, blow: int = 0) -> Problem:
     )
 
 
+def convolutional(seed: int) -> Problem:
+    """A plain CNN, which has no stack of blocks."""
+    model = nn.Sequential(
+        *(nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 4, 3), nn.BatchNorm1d(4), nn.ReLU()),
+        *(nn.Conv1d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 5)),
+    )
+    return replace(
+        build(seed),
+        model=model,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
+    )
+
+
 half = {"exit": 2, "score": "entropy", "keep": 0.25}
 
 

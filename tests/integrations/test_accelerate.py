@@ -30,9 +30,13 @@ def forget() -> None:
         state._reset_state()
 
 
-def prepared(dispatch: bool | None = None, **options: Any) -> tuple[Any, Any, Any, Any]:
+def prepared(
+    dispatch: bool | None = None, stateful: bool = False, **options: Any
+) -> tuple[Any, Any, Any, Any]:
     forget()
-    config = DataLoaderConfiguration(dispatch_batches=dispatch)
+    if stateful:
+        pytest.importorskip("torchdata.stateful_dataloader")
+    config = DataLoaderConfiguration(dispatch_batches=dispatch, use_stateful_dataloader=stateful)
     accelerator = Accelerator(cpu=True, dataloader_config=config, **options)
     model = classifier()
     data = [{k: v for k, v in sample.items() if k != "unused"} for sample in Texts()]
@@ -65,17 +69,23 @@ OPTIONS: list[dict[str, Any]] = [
     {},
     {"dispatch": True},
     {"gradient_accumulation_steps": 3},
+    {"stateful": True},
     {"mixed_precision": "bf16"},
 ]
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:'set_vital' is deprecated:UserWarning"
+)  # torchdata's
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_keeping_all_is_the_plain_loop_bit_for_bit(options: dict[str, Any]) -> None:
     accelerator, model, optimizer, loader = prepared(**options)
-    want = train(accelerator, model, optimizer, loader)
+    want = [train(accelerator, model, optimizer, loader) for _ in range(2)]
+    stream = torch.get_rng_state().tolist()
     accelerator, model, optimizer, loader = prepared(**options)
-    sifter = Sifter(model, keep=1.0)
-    assert train(accelerator, model, optimizer, sifter(loader)) == want
+    batches = Sifter(model, keep=1.0)(loader)
+    assert [train(accelerator, model, optimizer, batches) for _ in range(2)] == want
+    assert torch.get_rng_state().tolist() == stream
 
 
 @pytest.mark.parametrize("options", OPTIONS[:3], ids=str)
@@ -108,7 +118,7 @@ def test_choices_are_those_of_the_loop_without_accelerate(options: dict[str, Any
     assert updates == -(-4 // every)
 
 
-@pytest.mark.parametrize("options", OPTIONS[:3], ids=str)
+@pytest.mark.parametrize("options", OPTIONS[:4], ids=str)
 def test_warm_up_is_the_plain_loop_bit_for_bit(options: dict[str, Any]) -> None:
     found = []
     for sifts in (False, True):
@@ -134,11 +144,19 @@ def test_bf16_scores_under_the_autocast_of_training() -> None:
     assert kinds == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("sift", [{"explore": 0.25}, {"exit": "tuned", "score": "entropy"}])
+@pytest.mark.parametrize(
+    ("sift", "options"),
+    [
+        ({"explore": 0.25}, {}),
+        ({"exit": "tuned", "score": "entropy"}, {}),
+        ({"explore": 0.25}, {"stateful": True}),
+    ],
+    ids=str,
+)
 def test_save_state_and_load_state_resume_in_the_middle_of_an_epoch(
-    tmp_path: Path, sift: dict[str, Any]
+    tmp_path: Path, sift: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    accelerator, model, optimizer, loader = prepared()
+    accelerator, model, optimizer, loader = prepared(**options)
     sifter = Sifter(model, **{**PAPER, **sift})
     accelerator.register_for_checkpointing(sifter)
     train(accelerator, model, optimizer, sifter(loader), stop=2)
@@ -146,7 +164,7 @@ def test_save_state_and_load_state_resume_in_the_middle_of_an_epoch(
     # go on to know what was to come: iterating anew would start an epoch, so from the same state
     results = []
     for _ in range(2):
-        accelerator, model, optimizer, loader = prepared()
+        accelerator, model, optimizer, loader = prepared(**options)
         sifter = Sifter(model, **{**PAPER, **sift})
         accelerator.register_for_checkpointing(sifter)
         accelerator.load_state(str(tmp_path))
@@ -154,7 +172,7 @@ def test_save_state_and_load_state_resume_in_the_middle_of_an_epoch(
     assert results[0] == results[1]
     assert len(results[0][0]) == 2
 
-    accelerator, model, optimizer, loader = prepared()
+    accelerator, model, optimizer, loader = prepared(**options)
     whole = train(accelerator, model, optimizer, Sifter(model, **{**PAPER, **sift})(loader))
     assert results[0][0] == whole[0][2:]
     assert results[0][1] == whole[1][2:]

@@ -279,6 +279,46 @@ def test_class_weights_inside_the_model() -> None:
         scored(hidden, {"ids": ids, "labels": y})
 
 
+@pytest.mark.parametrize("later", [[3, 2], [0, 3], [1, 2]])
+def test_class_weights_that_the_first_batches_cannot_show_are_refused_when_they_count(
+    later: list[int],
+) -> None:
+    weight = torch.tensor([1.0, 1.0, 5.0, 5.0])
+    model = OwnLoss(
+        lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten(), weight=weight), classes=4
+    )
+    ids = torch.randint(0, 20, (2, 1))
+    sifter = Sifter(model, exit="last", score="loss")
+
+    def score(labels: list[int]) -> Tensor:
+        return sifter.score({"ids": ids, "labels": torch.tensor(labels).unsqueeze(1)})
+
+    for labels in ([3, 3], [0, 1], [2, 3], [1, 0]):  # no two of one batch differ in weight
+        score(labels)
+    if weight[later[0]] == weight[later[1]]:
+        score(later)
+        return
+    with pytest.raises(ValueError, match=r"class weights.*loss_fn="):
+        score(later)
+
+
+def test_a_model_is_held_against_its_own_loss_until_every_class_was_met() -> None:
+    model = OwnLoss(lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten()))
+    sifter = Sifter(model, exit="last", score="loss")
+    forwards: list[int] = []
+    model.register_forward_hook(lambda *_: forwards.append(1))
+
+    def count(labels: list[int]) -> int:
+        forwards.clear()
+        sifter.score({"ids": torch.randint(0, 20, (2, 1)), "labels": torch.tensor(labels)[:, None]})
+        return len(forwards)
+
+    count([1, 2])
+    assert count([1, 2]) == count([2, 2]) == 1
+    assert count([2, 3]) == 2, "3 is new: once more with its label"
+    assert count([3, 1]) == 1
+
+
 def test_smoothing_in_the_models_own_loss_is_taken_from_it() -> None:
     model = OwnLoss(lambda z, y: F.cross_entropy(z.flatten(0, 1), y.flatten(), label_smoothing=0.2))
     ids, y = torch.randint(0, 20, (6, 5)), torch.randint(0, 7, (6, 5))

@@ -43,6 +43,7 @@ def test_an_arm_with_memory_has_the_problems_samples_and_says_where_there_are_no
         ("sift@0", "give a block number from 1"),
         ("memory@2", "'memory' has no early exit to move"),
         ("sifting.training.arms:NONE", "cannot be imported"),
+        ("mine:[red]x[/red]", "cannot be imported.*Give module:attribute"),
         ("sifting.training.arms:__name__", "is a str: it must be an Arm"),
     ],
 )

@@ -24,7 +24,7 @@ def decide(judged: Sequence[Judged], current: Option, *, held_out: bool) -> tupl
     >>> str(decide([poor], good.option, held_out=True)[0])
     'everything'
 
-    Where held-out samples are looked at, the share of their progress decides at the first rung of
+    Where the share of progress on held-out or new samples is known, it decides at the first rung of
     the ladder; everywhere else kept loss does, and agreement may veto. What is in use is kept
     until it falls below a lower mark than the one it had to reach.
 
@@ -43,7 +43,7 @@ def decide(judged: Sequence[Judged], current: Option, *, held_out: bool) -> tupl
     using = next((found for found in allowed if found.option == current), None)
     if using is not None and _gain(best) < _gain(using) * WORTH:
         best = using  # not worth a change
-    return best.option, _why(best)
+    return best.option, _why(best, held_out)
 
 
 def expected(judged: Judged) -> float:
@@ -64,7 +64,7 @@ def _allowed(found: Judged, current: Option, held_out: bool) -> bool:
     if found.vetoed or found.forgets:
         return False
     disagrees = found.agreement is not None and found.agreement < AGREES
-    if held_out and found.option.ratio == 2 and found.share is not None:
+    if found.option.ratio == 2 and found.share is not None:
         if (found.speedup or 0.0) < 1:  # its cost is taken off
             return False
         if found.option == current:
@@ -79,11 +79,11 @@ def _allowed(found: Judged, current: Option, held_out: bool) -> bool:
     return found.kept_loss >= 1 - EPSILON - margin and _gain(found) > WORTH
 
 
-def _why(found: Judged) -> str:
+def _why(found: Judged, held_out: bool) -> str:
     if found.option.ratio == 2 and found.share is not None:
         return (
-            f"{found.share:.0%} (± {found.error or 0:.0%}) of the progress on held-out samples is made on "
-            "the half that it keeps"
+            f"{found.share:.0%} (± {found.error or 0:.0%}) of the progress on {_samples(held_out)} is made "
+            "on the half that it keeps"
         )
     return f"the kept carry {found.kept_loss or 0:.0%} of the loss"
 
@@ -98,11 +98,11 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
     if lost:
         return f"with {', '.join(lost)}, what is dropped gets worse"
     shares = [f for f in judged if f.share is not None and not math.isnan(f.share)]
-    if held_out and shares:
+    if shares:
         best = max(shares, key=lambda found: found.share or 0)
         return (
-            f"only {best.share:.0%} (± {best.error or 0:.0%}) of the progress on held-out samples is made on "
-            f"the half that {best.option.scorer} would keep"
+            f"only {best.share:.0%} (± {best.error or 0:.0%}) of the progress on {_samples(held_out)} is made "
+            f"on the half that {best.option.scorer} would keep"
         )
     known = [found for found in judged if found.kept_loss is not None]
     if known:
@@ -112,3 +112,7 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
             return f"{reason}, but their gradient does not agree with the mean"
         return reason
     return "nothing is known yet"
+
+
+def _samples(held_out: bool) -> str:
+    return "held-out samples" if held_out else "new samples"

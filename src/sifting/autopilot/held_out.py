@@ -141,7 +141,7 @@ class HeldOut:
             scored = [self.scorer.rehearse(batch, None, learn=False) for batch in self._batches]
         scores_M = torch.cat([found[self.exit.looks].float().cpu() for found in scored])
         # a loss above that of guessing says that a label is wrong, or rare, and by chance how much
-        now_M = now_M.clamp_max(self._guessing())
+        now_M = now_M.clamp_max(self.guessing())
         # a sample whose loss is not a number says nothing, at this look and the next ones
         scores_M = scores_M.nan_to_num(0.0)
         if self._seen:
@@ -164,7 +164,7 @@ class HeldOut:
         self.meter.counts["held_out_seen"] += len(losses_M)
         return losses_M
 
-    def _guessing(self) -> float:
+    def guessing(self) -> float:
         """The loss of guessing among all classes; infinite where there are none."""
         plan = self.scorer.plan
         if plan is None or plan.kind != "parts" or len(plan.parts) != 1:

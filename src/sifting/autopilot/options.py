@@ -35,7 +35,7 @@ class Judged:
         cost: what its scoring adds to a step, as a share of a plain one.
         kept_loss: μ, the share of the loss that the kept carry; None before it is known.
         agreement: of the kept samples' gradient with the mean; None where it is not known.
-        share: of the progress on held-out samples that is made on what would be kept.
+        share: of the progress on held-out or new samples that is made on what would be kept.
         error: standard error of that share.
         speedup: progress of a step over that of a plain one, by the share, its cost taken off.
         forgets: whether what is dropped gets worse.

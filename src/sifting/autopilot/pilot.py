@@ -8,32 +8,31 @@ Shapes: B samples of a step.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
+from sifting.autopilot.arrivals import Arrivals
 from sifting.autopilot.deciding import decide, expected
 from sifting.autopilot.evidence import Evidence, errors_of
 from sifting.autopilot.features import LastLayer
 from sifting.autopilot.held_out import HeldOut
-from sifting.autopilot.looks import FORWARD
+from sifting.autopilot.judging import Knowledge
 from sifting.autopilot.options import LADDER, PLAIN, Decision, Judged, Option
 from sifting.autopilot.pacing import Pacing
 from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
-from sifting.measure.learning import Progress, speedup
 from sifting.measure.meter import Meter
 from sifting.measure.stopwatch import now
 from sifting.model.call import logits_of
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
+from sifting.step import Rehearsed
 
-LEARNABLE = 0.6  # share of progress that must be made where losses are high, for a memory
 WAITING = 100  # records that wait for a log at most
 DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
 
@@ -59,7 +58,8 @@ class Pilot:
         trial: Trial | None,
     ) -> None:
         self.scorer, self.exit, self.meter, self.explore = scorer, exit, meter, explore
-        self.evidence = Evidence()
+        self.evidence, self.arrivals = Evidence(), Arrivals()
+        self.passes = 0  # that were begun over the data, as far as is known
         self.decision = Decision(0, PLAIN, "nothing is known yet")
         self.decisions: list[Decision] = []
         self.records: list[dict[str, Any]] = []  # for the log, until it takes them
@@ -98,12 +98,10 @@ class Pilot:
 
     # -- evidence from training itself
 
-    def meet(
-        self, batch: Any, ids: Sequence[Any] | None, *, selected: bool
-    ) -> Mapping[str, Tensor] | None:
+    def meet(self, batch: Any, ids: Sequence[Any] | None, *, selected: bool) -> Rehearsed | None:
         """Score a batch that is about to be trained as it is, for comparing scorers, now and then.
 
-        Returns every scorer's scores, to be handed back with the batch's losses; None mostly.
+        Returns what is known of it, to be handed back with its losses; None mostly.
         """
         step, self._met = self._met, self._met + 1
         if self.trials is not None:
@@ -114,11 +112,12 @@ class Pilot:
         with self.meter.time("auditing", self.scorer.device):
             self.meter.counts["rehearsals"] += 1
             found = self.scorer.rehearse(batch, ids)
+            new_B = self.exit.new(ids) if found else None
         training = self.meter.seconds["between"] / max(1, self._done)
         last = self.pacing.timed(now() - begin, step_seconds=training)
         if last and self.ranks is not None:  # who rehearses when must be the same on all of them
             self.pacing.cost = max(self.ranks.gather(self.pacing.cost or 0.0))
-        return found or None
+        return Rehearsed(found, new_B) if found else None
 
     def listen(self) -> None:
         """A batch that was met is about to be trained: what its last layer is given is wanted."""
@@ -128,18 +127,19 @@ class Pilot:
         """The step is over, or was broken off."""
         self._last_layer.take()
 
-    def hear(self, scores: Mapping[str, Tensor], losses_B: Tensor, output: Any, batch: Any) -> None:
+    def hear(self, met: Rehearsed, losses_B: Tensor, output: Any, batch: Any) -> None:
         """Take in the exact losses of a batch that was met, from the user's own forward.
 
         Args:
-            scores: that `meet` gave.
+            met: what `meet` gave.
             losses_B: of its samples.
             output: of the forward; None where the losses were reported.
             batch: as it was trained.
         """
-        features_BH = self._last_layer.take()
+        features_BH, scores = self._last_layer.take(), met.scores
         if any(len(found) != len(losses_B) for found in scores.values()):
             return
+        self._arrived(scores.get(self.exit.looks), losses_B, met.new_B)
         errors_BC = None
         plan = self.scorer.plan
         if (
@@ -162,6 +162,15 @@ class Pilot:
     def audited(self, scores_B: Tensor, exact_B: Tensor) -> None:
         """Take in an audit of candidates by the scorer in use, with all of their exact losses."""
         self.evidence.add({self.exit.active: scores_B}, exact_B)
+        if self.exit.active == self.exit.looks:
+            self._arrived(scores_B, exact_B, None)
+
+    def _arrived(self, scores_B: Tensor | None, losses_B: Tensor, new_B: Tensor | None) -> None:
+        """Take in the losses of samples that may never have been trained."""
+        known = new_B is not None or self.passes <= 1
+        if scores_B is not None and known and not self.held_out.looks:
+            losses_B = losses_B.detach().float().clamp_max(self.held_out.guessing())
+            self.arrivals.add(self._done, scores_B, losses_B, new_B)
 
     # -- looking and deciding
 
@@ -197,45 +206,24 @@ class Pilot:
 
     def judge(self) -> list[Judged]:
         """What is known of every option by now."""
-        evidence = self.evidence
+        evidence, arrivals = self.evidence, self.arrivals
         if self.ranks is not None:
-            evidence = Evidence.joined(self.ranks.gather(evidence))
-        found = []
-        for scorer in self.exit.scorers:
-            recent = self.held_out.recent(Option(scorer, LADDER[0]))
-            for ratio in LADDER:
-                option = Option(scorer, ratio)
-                cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
-                if scorer == self.exit.looks:  # by the clocks, where they say more
-                    # timed on as many samples as a step trains; most of it is not by the sample
-                    cost = max(cost, (0.5 + ratio / 4) * (self.pacing.cost or 0.0))
-                one = Judged(
-                    option,
-                    cost,
-                    kept_loss=evidence.kept_loss(option),
-                    agreement=evidence.agreement(option),
-                    vetoed=self._vetoed(option),
-                )
-                if recent is not None and scorer == MEMORY:
-                    one = replace(one, learnable=recent.share - 2 * recent.error > LEARNABLE)
-                elif recent is not None and ratio == LADDER[0]:
-                    one = self._with_share(one, recent, cost)
-                found.append(one)
-        return found
-
-    def _with_share(self, one: Judged, recent: Progress, cost: float) -> Judged:
-        share, error = recent.share, recent.error
-        if math.isnan(share) or math.isinf(error):  # no progress at all: nothing to be had
-            return replace(one, share=0.0, error=0.0, speedup=0.0)
-        gross = speedup(min(share, 1.0), ratio=one.option.ratio, explore=self.explore)
-        using = self.option == one.option and self.acts
-        return replace(
-            one,
-            share=share,
-            error=error,
-            speedup=gross / (1 + cost),
-            forgets=using and self.held_out.progress[one.option][-1].forgets,
-        )
+            parts = self.ranks.gather((evidence, arrivals))
+            evidence = Evidence.joined(part for part, _ in parts)
+            arrivals = Arrivals.joined(part for _, part in parts)
+        knows = Knowledge(evidence, arrivals, self.held_out, self.exit)
+        return [
+            knows.judged(
+                Option(scorer, ratio),
+                step=self._done,
+                timed=self.pacing.cost or 0.0,
+                explore=self.explore,
+                using=self.acts and self.option == Option(scorer, ratio),
+                vetoed=self._vetoed(Option(scorer, ratio)),
+            )
+            for scorer in self.exit.scorers
+            for ratio in LADDER
+        ]
 
     def _decide(self, step: int, size: int) -> None:
         judged = self.judge()
@@ -296,7 +284,8 @@ class Pilot:
         """What `Stats` says of it."""
         scorer = self.option.scorer or self.exit.looks or MEMORY
         option = Option(scorer, LADDER[0])
-        recent = self.held_out.recent(option) if scorer != MEMORY else None
+        knows = Knowledge(self.evidence, self.arrivals, self.held_out, self.exit)
+        recent = knows.progress(scorer, self._done) if scorer != MEMORY else None
         return {
             "option": f"keeps {self.option}",
             "since": self.decision.step,
@@ -315,6 +304,8 @@ class Pilot:
             "decisions": [made.to_plain() for made in self.decisions],
             "records": list(self.records),
             "evidence": self.evidence.state_dict(),
+            "arrivals": self.arrivals.state_dict(),
+            "passes": self.passes,
             "pacing": self.pacing.to_plain(),
             "steps": [self._met, self._done],
             "gained": self._gained,
@@ -327,11 +318,13 @@ class Pilot:
         found = Plain(state, "the autopilot")
         met_done = dict(zip(("met", "done"), found.items("steps"), strict=True))
         steps = [Plain(met_done, "its steps").whole(name) for name in ("met", "done")]
-        evidence = Evidence()
+        evidence, arrivals, passes = Evidence(), Arrivals(), found.whole("passes")
         evidence.load_state_dict(state["evidence"])
+        arrivals.load_state_dict(found.get("arrivals"))
         decision = Decision.from_plain(dict(state["decision"]))
         decisions = [Decision.from_plain(dict(made)) for made in state["decisions"]]
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
+        self.arrivals, self.passes = arrivals, passes
         self.records = [dict(record) for record in state["records"]]
         self.pacing.load(state["pacing"])
         self._gained = found.number("gained")

@@ -1,6 +1,7 @@
 """`sift cost`: what scoring will take beside training, from a model's config alone.
 
     sift cost                                   # the paper's BERT-base at length 512
+    sift cost --length 128 --rows labelled      # the exit's block only where labels are
     sift cost path/to/config.json --exit 2 --length 1024 --labelled 1 --devices 64 --batch 8
 
 FLOPs, memory, the share of time that follows if scoring does its products as fast as the update
@@ -30,9 +31,14 @@ def report(name: str, p: PredictedCost, args: argparse.Namespace) -> str:
     ]  # fmt: skip
     if p.scoring_seconds is not None and p.update_seconds is not None:
         rows.append(("seconds", f"{p.scoring_seconds:.3f}", f"{p.update_seconds:.3f}"))
+    left_out = "".join(
+        f", {option} {value}"
+        for option, value in (("rows", args.rows), ("view", args.view))
+        if value is not None
+    )
     lines = [
         f"{name}: {p.parameters / 1e6:.0f} M parameters, exit {p.exit} of {p.blocks}, length {args.length}, "
-        f"keep {args.keep}, {p.devices} × {p.kept} trained a step",
+        f"keep {args.keep}{left_out}, {p.devices} × {p.kept} trained a step",
         "",
         *(f"{a:<28}{b:>10}{c:>10}" for a, b, c in rows),
         "",
@@ -63,6 +69,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--length", type=int, default=512, help="positions of a sequence")
     add("--keep", type=float, default=0.5, help="share of the candidates that is trained")
     add("--labelled", type=float, default=0.15, help="share of positions with a label; 1 if causal")
+    add(
+        "--rows",
+        help="labelled positions of each that are scored, or 'labelled' for all and no others",
+    )
+    add("--view", type=int, help="positions of each that are looked at, from the first")
     add("--batch", type=int, default=32, help="sequences that a device trains in a step")
     add("--devices", type=int, default=1)
     add("--itemsize", type=int, default=4, help="bytes of a number: 2 for bf16")
@@ -85,11 +96,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             shape = shape_of(json.loads(path.read_text(encoding="utf-8")), length=args.length)
         if args.exit != "last" and not args.exit.isdigit():
             raise ValueError(f"--exit {args.exit}: give a block number, or 'last'")
+        if args.rows not in (None, "labelled") and not args.rows.isdigit():
+            raise ValueError(f"--rows {args.rows}: give a number of positions, or 'labelled'")
         found = predict(
             shape,
             exit=None if args.exit == "last" else int(args.exit),
             keep=args.keep,
             labelled=args.labelled,
+            rows=int(args.rows) if args.rows and args.rows.isdigit() else args.rows,
+            view=args.view,
             batch=args.batch,
             devices=args.devices,
             itemsize=args.itemsize,

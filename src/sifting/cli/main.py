@@ -13,17 +13,17 @@ from sifting._version import __version__
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "advise": (
         "sifting.cli.advise",
-        "will selection pay on your model and data, how, and how much? along a plain run",
+        "will selection pay on your model and data, how, and how much?",
         "recipes",
     ),
     "bench": (
         "sifting.cli.bench",
-        "a dozen real tasks, every arm and control, one table: where does it pay?",
+        "real tasks, every arm and control, one table: where does it pay?",
         "recipes",
     ),
     "compare": (
         "sifting.cli.compare",
-        "arms × seeds under one budget, on a recipe or your own model, with a verdict",
+        "arms × seeds under one budget, on your own model, with a verdict",
         "recipes",
     ),
     "cost": ("sifting.cli.cost", "predict what scoring costs beside training", ""),
@@ -35,7 +35,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "report": ("sifting.cli.report", "runs to one page: did selection pay, and why", "report"),
     "grid": (
         "sifting.cli.grid",
-        "the paper's ResNet tables: arms × learning rates × seeds, in one command",
+        "the paper's ResNet tables: arms × learning rates × seeds",
         "recipes",
     ),
     "train": (

@@ -19,6 +19,7 @@ from sifting.compare.readings import Reading, doubt_of, tables_of
 from sifting.compare.workload import Workload, seed_all
 from sifting.measure.clocks import COUNTED, OPERATIONS
 from sifting.measure.stopwatch import Clock, timed_by
+from sifting.model.stack import StackError
 from sifting.selection.schedule import Schedule
 from sifting.training.arms import find_arm
 from sifting.training.assemble import assemble
@@ -263,6 +264,11 @@ def _naming(arm: str) -> Iterator[None]:
     """Say which arm it was that failed."""
     try:
         yield
+    except StackError as error:
+        raise ValueError(
+            f"arm {arm!r} cannot be trained: {error}. In a comparison, the Problem's exit= and "
+            "sifter={'stack': …} say so; or leave it out: --arms default finds a place on any network"
+        ) from error
     except (Diverged, RunError, TypeError, ValueError) as error:
         raise ValueError(f"arm {arm!r} cannot be trained: {error}") from error
 

@@ -17,11 +17,12 @@ from rich.console import Console
 
 from sifting import files
 from sifting.compare.harness import BASELINE, Comparison, prepare, run_shown
-from sifting.compare.live import plan_table, tell
+from sifting.compare.live import show_plan, tell
 from sifting.compare.manifest import Manifest, with_evaluations
 from sifting.compare.tables import NOTE, Entry, GridTable
 from sifting.compare.turns import PlannedRun
 from sifting.compare.workload import RecipeWorkload
+from sifting.log import each_line_once
 from sifting.training.config import RunConfig
 from sifting.training.locks import locked
 from sifting.training.run_folder import RunError, read_run
@@ -184,13 +185,13 @@ def at_equal_updates(manifest: Manifest) -> Manifest:
 def run_grid(grid: Grid, console: Console) -> tuple[str | None, list[GridTable]]:
     """Run what is left of a grid; returns the signal that stopped it, and the tables so far."""
     tables: list[GridTable] = []
-    with locked(grid.out):
+    with locked(grid.out), each_line_once():
         for data in grid.datasets:
             grid.workload.cache.clear()  # images of the last data set
             plan = grid.plan(data)
             manifest = prepare(plan, console)
             tell(console, f"{data.title.rstrip(',')}:")
-            console.print(plan_table(manifest))
+            show_plan(manifest, console)
             groups = grid.groups(plan, manifest)
             stopped = run_shown(plan, groups, manifest, console)
             tables += [grid.table(data, plan, manifest, kind) for kind in KINDS]

@@ -12,10 +12,11 @@ from rich.console import Console
 from sifting import files
 from sifting.compare.budget import parse_budget
 from sifting.compare.calibration import Calibration, calibrate
-from sifting.compare.live import Board, plan_table, span, tell
+from sifting.compare.live import Board, show_plan, span, tell
 from sifting.compare.manifest import NAME, Manifest, make_manifest, read_manifest, with_evaluations
 from sifting.compare.turns import PlannedRun, run_in_turns
 from sifting.compare.workload import Workload, parse_settings
+from sifting.log import each_line_once
 from sifting.measure.stopwatch import Clock
 from sifting.training.arms import find_arm
 from sifting.training.config import RunConfig
@@ -210,9 +211,9 @@ def compare(plan: Comparison, console: Console) -> tuple[str | None, Verdict | N
         The signal that stopped it, if one did, and the verdict, if there is enough for one.
     """
     _check_folder(plan.out)
-    with locked(plan.out):
+    with locked(plan.out), each_line_once():
         manifest = prepare(plan, console)
-        console.print(plan_table(manifest))
+        show_plan(manifest, console)
         groups = plan.runs(manifest)
         stopped = run_shown(plan, groups, manifest, console)
         if stopped is not None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from sifting.compare.manifest import Manifest
 from sifting.compare.turns import PlannedRun, TimeLeft
 from sifting.measure.clocks import OPERATIONS
-from sifting.terminal import printable
+from sifting.terminal import print_table, printable
 
 
 def span(seconds: float | None) -> str:
@@ -112,13 +112,16 @@ def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
 
 
-def plan_table(manifest: Manifest) -> Table:
-    """Milliseconds of each operation, and the updates that the budget allows each arm."""
-    table = Table(title="milliseconds of each operation, and the plan", box=None, pad_edge=False)
-    table.add_column("arm")
-    for name in (*OPERATIONS, "updates", "seconds"):
-        table.add_column(name, justify="right")
-    for arm, row in manifest.arms.items():
-        times = [f"{1e3 * row.table[name]:.4g}" for name in OPERATIONS]
-        table.add_row(Text(printable(arm)), *times, str(row.updates), f"{row.seconds:.1f}")
-    return table
+def show_plan(manifest: Manifest, console: Console) -> None:
+    """Print milliseconds of each operation, and the updates that the budget allows each arm."""
+    rows = [
+        [
+            arm,
+            *(f"{1e3 * row.table[name]:.4g}" for name in OPERATIONS),
+            str(row.updates),
+            f"{row.seconds:.1f}",
+        ]
+        for arm, row in manifest.arms.items()
+    ]
+    title = "milliseconds of each operation, and the plan"
+    print_table(console, ["arm", *OPERATIONS, "updates", "seconds"], rows, title=title)

@@ -15,6 +15,7 @@ from sifting.cost.flops import (
     paper_ratio,
     scoring_flops,
     scoring_ratio,
+    seen_flops,
     update_flops,
 )
 from sifting.cost.memory import CHUNK, scoring_bytes, update_bytes
@@ -39,6 +40,7 @@ __all__ = [
     "scoring_bytes",
     "scoring_flops",
     "scoring_ratio",
+    "seen_flops",
     "shape_of",
     "update_bytes",
     "update_flops",

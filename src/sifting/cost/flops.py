@@ -6,9 +6,12 @@ hides half of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from sifting.cost.shapes import Shape, check_exit, check_share, check_whole
+
+Rows = int | Literal["labelled"]
 
 # forwards that a forward and a backward are worth: the backward has two products for one
 UPDATE = 3
@@ -84,6 +87,50 @@ def forward_flops(shape: Shape, *, exit: int | None = None, labelled: float = 1.
     )
 
 
+def seen_flops(
+    shape: Shape,
+    *,
+    exit: int | None = 1,
+    labelled: float = 0.15,
+    rows: Rows | None = None,
+    view: int | None = None,
+) -> Flops:
+    """FLOPs of scoring one sequence by as much of it as is looked at.
+
+    >>> from sifting.cost import BERT_BASE
+    >>> whole, less = seen_flops(BERT_BASE), seen_flops(BERT_BASE, rows="labelled")
+    >>> round(less.blocks / whole.blocks, 2), less.head == whole.head
+    (0.36, True)
+
+    With `rows`, the exit's block makes keys and values of every position, and everything else only of
+    those that are scored: so it is where queries, keys and values have matrices of their own. Attention
+    counts all pairs.
+
+    Args:
+        shape: the model.
+        exit: number of blocks that run; None for all.
+        labelled: share of the positions that have a label; 1 for causal models.
+        rows: labelled positions of each sequence that are scored, or "labelled" for all of them.
+        view: positions that are looked at, from the first.
+    """
+    if view is not None:
+        check_whole("view", view, 1)
+        shape = replace(shape, length=min(view, shape.length))
+    whole = forward_flops(shape, exit=exit, labelled=labelled)
+    if rows is None:
+        return whole
+    share = labelled
+    if rows != "labelled":
+        check_whole("rows", rows, 1)
+        share = min(labelled, int(rows) / shape.length)
+    fewer = forward_flops(shape, exit=exit, labelled=share)
+    if exit is None:  # the whole model runs, and the head alone on fewer
+        return fewer
+    elsewhere = shape.block_weights - 2 * shape.hidden * shape.key_values
+    spared = 2 * (1 - share) * shape.length * elsewhere
+    return replace(fewer, blocks=fewer.blocks - spared)
+
+
 def update_flops(shape: Shape, sequences: int) -> float:
     """FLOPs of an update on some sequences: forward and backward, the head on every position.
 
@@ -102,7 +149,13 @@ def update_flops(shape: Shape, sequences: int) -> float:
 
 
 def scoring_flops(
-    shape: Shape, candidates: int, *, exit: int | None = 1, labelled: float = 0.15
+    shape: Shape,
+    candidates: int,
+    *,
+    exit: int | None = 1,
+    labelled: float = 0.15,
+    rows: Rows | None = None,
+    view: int | None = None,
 ) -> float:
     """FLOPs of scoring candidates at an exit, with the head only where labels are.
 
@@ -115,13 +168,21 @@ def scoring_flops(
         candidates: how many sequences are scored.
         exit: number of blocks that run; None for all.
         labelled: share of the positions that have a label; 1 for causal models.
+        rows, view: what is scored of each; see `seen_flops`.
     """
     check_whole("candidates", candidates, 1)
-    return candidates * forward_flops(shape, exit=exit, labelled=labelled).total
+    one = seen_flops(shape, exit=exit, labelled=labelled, rows=rows, view=view)
+    return candidates * one.total
 
 
 def scoring_ratio(
-    shape: Shape, *, exit: int | None = 1, keep: float = 0.5, labelled: float = 0.15
+    shape: Shape,
+    *,
+    exit: int | None = 1,
+    keep: float = 0.5,
+    labelled: float = 0.15,
+    rows: Rows | None = None,
+    view: int | None = None,
 ) -> float:
     """FLOPs of scoring all candidates over those of the update on the kept ones.
 
@@ -136,7 +197,9 @@ def scoring_ratio(
         exit: number of blocks that run; None for all.
         keep: share of the candidates that is trained: n / keep are scored for an update on n.
         labelled: share of the positions that have a label; 1 for causal models.
+        rows, view: what is scored of each; see `seen_flops`.
     """
     check_share("keep", keep)
-    scored = forward_flops(shape, exit=exit, labelled=labelled).total / keep
+    one = seen_flops(shape, exit=exit, labelled=labelled, rows=rows, view=view)
+    scored = one.total / keep
     return scored / (UPDATE * forward_flops(shape).total)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from sifting.cost.flops import scoring_flops, scoring_ratio, update_flops
+from sifting.cost.flops import Rows, scoring_flops, scoring_ratio, update_flops
 from sifting.cost.memory import scoring_bytes, update_bytes
 from sifting.cost.shapes import Shape
 from sifting.selection.schedule import kept_count
@@ -55,6 +56,8 @@ def predict(
     exit: int | None = 1,
     keep: float = 0.5,
     labelled: float = 0.15,
+    rows: Rows | None = None,
+    view: int | None = None,
     batch: int = 32,
     devices: int = 1,
     itemsize: int = 4,
@@ -75,6 +78,9 @@ def predict(
         exit: blocks that scoring runs; None for all.
         keep: share of the candidates that is trained.
         labelled: share of the positions that have a label; 1 for causal models.
+        rows: labelled positions of each sequence that are scored, or "labelled" for all of them and
+            nothing else of the exit's block.
+        view: positions of each that are looked at.
         batch: sequences that a device trains in a step.
         devices: how many there are.
         itemsize: bytes of a number; 2 for bf16.
@@ -88,7 +94,8 @@ def predict(
     for name, value in (("tflops", tflops), ("bandwidth", bandwidth)):
         if value is not None and not value > 0:
             raise ValueError(f"{name}={value}: give a speed above 0, or leave it out")
-    ratio = scoring_ratio(shape, exit=exit, keep=keep, labelled=labelled)
+    less: dict[str, Any] = {"labelled": labelled, "rows": rows, "view": view}
+    ratio = scoring_ratio(shape, exit=exit, keep=keep, **less)
     candidates = round(batch / keep)
     if kept_count(keep, candidates) != batch:
         raise ValueError(
@@ -96,7 +103,7 @@ def predict(
             f"{kept_count(keep, candidates)}"
         )
     blocks = shape.layers if exit is None else exit
-    scoring = scoring_flops(shape, candidates, exit=exit, labelled=labelled)
+    scoring = scoring_flops(shape, candidates, exit=exit, **less)
     update = update_flops(shape, batch)
     moved = moved_samples(candidates, keep, devices)
     gathered = blocks * shape.block_weights * itemsize * (devices - 1) / devices

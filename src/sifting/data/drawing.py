@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from sifting.data.begun import take_begun
 from sifting.data.position import Draw, IndexPosition
 from sifting.data.stream import IndexStream, chain_of, generators_of, restore_generators
 from sifting.rng import RandomState
@@ -123,6 +124,8 @@ class IndexSource:
         self._queue: deque[Draw] = deque()
         # the generators to go on from, after what was read again
         self._here: tuple[RandomState, Mapping[str, Tensor]] | None = None
+        # the generators before the twin drew a seed for workers, which it need not have
+        self._unseeded: tuple[RandomState, Mapping[str, Tensor]] | None = None
         self._drawn = 0
 
     def __len__(self) -> int:
@@ -160,13 +163,15 @@ class IndexSource:
             plan: how many candidates a step has.
             choose: what of them is read.
         """
+        begun = take_begun(self.loader)
         if resumed is None:
-            states = {name: g.get_state() for name, g in generators_of(self.loader).items()}
+            states = self._states() if begun is None else begun.generators
             place = IndexPosition(RandomState.now(), states, self._warm(), seed)
             place = replace(place, iteration=self._iteration, replicas=self._replicas())
+            place = replace(place, begun=begun is not None)
             here = None
         else:
-            place, here = resumed, RandomState.now()
+            place, here, begun = resumed, RandomState.now(), None
             self._check_ranks(resumed)
             if resumed.warm and not self._warm():
                 self.sampler.feed(lambda: iter(()))
@@ -181,7 +186,11 @@ class IndexSource:
         def begin() -> Iterator[list[Any]]:
             self._queue.clear()
             self._drawn = place.steps
-            self._stream = IndexStream(self.sampler.inner, seed=place.seed, whole=self.whole)
+            first = None if begun is None else begun.indices
+            inner, seed = self.sampler.inner, place.seed
+            self._stream = IndexStream(inner, seed=seed, whole=self.whole, first=first)
+            if place.begun:
+                self._unseeded = RandomState.now(), self._states()
             return self._indices(self._stream, place, here, plan, choose)
 
         self.sampler.feed(begin)
@@ -218,6 +227,11 @@ class IndexSource:
     ) -> Iterator[list[Any]]:
         """What the twin reads, batch by batch; it asks ahead where it has workers."""
         single = self.loader.num_workers == 0
+        if self._unseeded is not None:
+            state, generators = self._unseeded
+            state.restore()
+            restore_generators(self.loader, generators)
+            self._unseeded = None
         if here is not None:
             stream.go_to(place.stream)
             self._here = here, place.later
@@ -239,6 +253,10 @@ class IndexSource:
             self._queue.append(draw)
             self._drawn += 1
             yield draw.indices
+
+    def _states(self) -> dict[str, Tensor]:
+        """Of the generators that the loader and its samplers draw from, by where they are."""
+        return {name: found.get_state() for name, found in generators_of(self.loader).items()}
 
     def _settle(self) -> None:
         """After what was read again, the generators go on from where the user has them."""

@@ -144,6 +144,7 @@ class IndexPosition:
         replicas: among how many ranks the loader's sampler divides its order; None where it
             does not.
         ranks: how many go on, where they are not as many.
+        begun: whether the loader had begun the epoch's iteration before.
     """
 
     start: RandomState
@@ -157,6 +158,7 @@ class IndexPosition:
     iteration: int | None = None
     replicas: int | None = None
     ranks: int | None = None
+    begun: bool = False
 
     def to_plain(self) -> dict[str, Any]:
         """As tensors and numbers, to be saved."""
@@ -187,6 +189,7 @@ class IndexPosition:
             iteration=optional(found, "iteration"),
             replicas=optional(found, "replicas", least=1),
             ranks=optional(found, "ranks", least=1),
+            begun="begun" in found and found.flag("begun"),  # states before it do not say
         )
 
     def divided(self, everyones: Sequence[IndexPosition], world: int) -> IndexPosition:

@@ -131,16 +131,19 @@ class IndexStream:
         seed: of the passes after the first.
         whole: whether an epoch has one step for each batch of the first pass; otherwise it ends
             with the first pass.
+        first: an iterator over the first pass, where it was begun already.
     """
 
-    def __init__(self, sampler: Iterable[Any], *, seed: int, whole: bool = True) -> None:
+    def __init__(
+        self, sampler: Iterable[Any], *, seed: int, whole: bool = True, first: Any = None
+    ) -> None:
         self.sampler, self.seed, self.whole = sampler, seed, whole
         self._carry: deque[Any] = deque()
         self._sizes = _Sizes()
         self._extra = self._taken = self._passed = 0
         self._over = False
         self._aside = _Aside(sampler)
-        self._pass = iter(sampler)
+        self._pass = iter(sampler) if first is None else first
         self.size = 0  # what the step drawn last trains
         self._batch_size = 0  # the largest of the first pass so far: what a step trains
 

@@ -171,6 +171,11 @@ class AutoExit(Exit):
                     self._give_up_memory(error)
         return found
 
+    def new(self, ids: Sequence[Any] | None) -> Tensor | None:
+        """Which samples were never trained; None where no memory can tell."""
+        memory = self.memory
+        return None if memory is None or ids is None else memory.new(ids)
+
     def _give_up_memory(self, error: ValueError) -> None:
         """IDs that no memory takes (keys of one's own) are no reason not to train."""
         if self._named or self.active == MEMORY:
@@ -203,6 +208,10 @@ class AutoExit(Exit):
     def end_step(self) -> None:
         for scorer in self.scorers.values():
             scorer.end_step()
+
+    def rehearse(self) -> None:
+        for scorer in self.scorers.values():
+            scorer.rehearse()
 
     def missed(self) -> None:
         if self.by_id:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.exits.base import Exit
+from sifting.exits.base import Exit, Twin
 from sifting.model.call import logits_of
 from sifting.model.find import exit_in_stack, find_stack
+from sifting.model.narrow import Narrow, find_narrow, narrowed
 from sifting.model.objective import Part, Rows, Score
 from sifting.model.plan import Plan, custom_scores
 from sifting.model.stack import Stack
+from sifting.parallel.detect import sharded
 
 
 class BlockExit(Exit):
@@ -31,6 +34,11 @@ class BlockExit(Exit):
     """
 
     shardable = True
+    pipelined = True
+
+    @property
+    def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]
+        return None if self.stack is None or not self.k else (self.stack, self.k)
 
     @property
     def remedy(self) -> str:  # type: ignore[override]
@@ -50,6 +58,7 @@ class BlockExit(Exit):
         self.at = at
         self.k: int | None = None
         self.stack: Stack | None = None
+        self._narrow: dict[tuple[Part, ...], Narrow | None] = {}  # by the terms of an objective
 
     def __repr__(self) -> str:
         where = f" of {self.stack.path}" if self.stack is not None else ""
@@ -66,20 +75,27 @@ class BlockExit(Exit):
             self.stack, self.k = find_stack(model, stack), self.at
         self.stack.check_exit(self.k)
 
+    def beside(self, twin: Twin) -> Exit:
+        made = copy.copy(self)
+        made.stack = None if self.stack is None else self.stack.beside(twin)
+        return made
+
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         if self.stack is not None:
             self.stack.check_chain(lambda: plan.call.run(model, probe))
+            if plan.rows is not None and self.k is not None and not sharded(model):
+                self._narrow[plan.parts] = find_narrow(self.stack, self.k, plan, model, probe)
 
     @contextmanager
-    def _truncated(self) -> Iterator[None]:
+    def _truncated(self, plan: Plan) -> Iterator[None]:
         if self.stack is None or self.k is None:
             yield
             return
-        with self.stack.truncated(self.k):
+        with self.stack.truncated(self.k), narrowed(self._narrow.get(plan.parts), plan):
             yield
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
-        with self._truncated():
+        with self._truncated(plan):
             exact_B = plan.exact_losses(model, batch) if score == "loss" else None
             if exact_B is not None:
                 return exact_B

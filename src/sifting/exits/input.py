@@ -98,6 +98,9 @@ class InputExit(TunedExit):
             learn = self._scored <= ALWAYS or self._scored % SELDOM == 0
         return super().score(plan, model, batch, score, learn)
 
+    def rehearse(self) -> None:
+        self._scored = max(self._scored, ALWAYS)
+
     def _hidden(self, plan: Plan, model: nn.Module, batch: Any) -> Tensor:
         if isinstance(self._member, int) and not isinstance(batch, Mapping):
             return next(islice(tensors_in(batch), self._member, None))
@@ -108,6 +111,13 @@ class InputExit(TunedExit):
 
     def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:
         return pooled_input(hidden.detach().float(), widest=WIDEST, mask=mask_of(batch))
+
+    def unlearned(self) -> dict[str, Any]:
+        return {**super().unlearned(), COUNT: self._scored}
+
+    def take_in(self, lessons: Mapping[str, Any]) -> None:
+        super().take_in({name: found for name, found in lessons.items() if name != COUNT})
+        self._scored = int(lessons.get(COUNT, self._scored))
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), COUNT: self._scored}

@@ -19,6 +19,7 @@ BITS = 10
 GROUP = 2**BITS  # samples that have one bound
 MANY = 2**31  # samples: a larger number is no index, but a hash or a mistake
 MOSTLY = 0.99  # of the sum of losses, that one batch takes out of it
+LATER = 2**13  # losses written whose groups' bounds may wait
 MOST = 2**15 - 1  # times passed over that are told apart
 
 
@@ -43,6 +44,8 @@ class LossTable:
         self.losses_N = torch.empty(0)  # not a number: never trained
         self.passed_N = torch.empty(0, dtype=torch.int16)
         self.bounds_G = torch.empty(0)
+        self._waiting: list[Tensor] = []  # slots of losses that the bounds do not cover yet
+        self._waiting_count = 0
         self._slots: dict[Hashable, int] = {}  # of IDs that are not whole numbers
         self._length, self._limit, self._known = 0, size, 0
         # a loss may be negative (of densities), and to be passed over must raise a score
@@ -58,7 +61,7 @@ class LossTable:
     def reserve(self, size: int) -> None:
         """Make room for so many samples."""
         self._length = max(size, self._length)
-        room = len(self.losses_N)
+        room = self.losses_N.shape[0]
         if size <= room:
             return
         room = max(size, 2 * room) if room else size
@@ -84,10 +87,11 @@ class LossTable:
             slots_B = found
         if self._slots:
             return self._keyed(slots_B.tolist())
-        if not len(slots_B):
+        if not slots_B.shape[0]:
             return slots_B
         limit = self._limit
-        least, most = (int(bound.item()) for bound in slots_B.aminmax())
+        bounds = slots_B.aminmax()
+        least, most = int(bounds.min.item()), int(bounds.max.item())
         if least < 0 or most >= (MANY if limit is None else limit):
             wrong_B = (slots_B < 0) | (slots_B >= (MANY if limit is None else limit))
             room = f"from 0 to {limit - 1}" if limit is not None else f"from 0 to {MANY - 1:,}"
@@ -113,8 +117,11 @@ class LossTable:
         return self.losses_N.index_select(0, slots_B), self.passed_N.index_select(0, slots_B)
 
     def pass_over(self, slots_B: Tensor, passed_B: Tensor) -> None:
-        """Count these samples as candidates, beyond what was read; to be trained sets it to 0."""
-        self.passed_N.index_copy_(0, slots_B, passed_B.clamp_max(MOST - 1).add_(1))
+        """Count these samples as candidates, beyond what was read; to be trained sets it to 0.
+
+        What was read is changed in place.
+        """
+        self.passed_N.index_copy_(0, slots_B, passed_B.clamp_max_(MOST - 1).add_(1))
 
     def write(self, slots_B: Tensor, losses_B: Tensor) -> None:
         """Remember losses; those that are not finite leave the last good ones."""
@@ -122,28 +129,32 @@ class LossTable:
         if not math.isfinite(total):
             sound_B = losses_B.isfinite()
             return self.write(slots_B[sound_B], losses_B[sound_B])
-        if len(set(slots_B.tolist())) < len(slots_B):
+        size = slots_B.shape[0]  # `len` of a tensor costs four times as much
+        if len(set(slots_B.tolist())) < size:
             last_B = _last(slots_B)
             return self.write(slots_B[last_B], losses_B[last_B])
-        if not len(slots_B):
+        if not size:
             return None
         before_B = self.losses_N.index_select(0, slots_B)
         before = _size(before_B)
         if math.isnan(before):  # some were never trained
             before_B = before_B[~before_B.isnan()]
             before = _size(before_B)
-            self._known += len(slots_B) - len(before_B)
+            self._known += size - before_B.shape[0]
         self.losses_N.index_copy_(0, slots_B, losses_B)
         if before > MOSTLY * self._total:  # so that its rounding would be all that is left
             self._total = _size(self.losses_N.nan_to_num(0.0))
         else:
             self._total += total - before
         self.passed_N.index_fill_(0, slots_B, 0)
-        self.bounds_G.scatter_reduce_(0, slots_B >> BITS, losses_B, "amax")
+        self._waiting.append(slots_B)
+        self._waiting_count += size
+        if self._waiting_count > LATER:
+            self._raise_bounds()
         highest = self._highest
         if highest is not None:
             most = losses_B.max().item()
-            fell = len(before_B) and before_B.max().item() >= highest
+            fell = before_B.shape[0] and before_B.max().item() >= highest
             self._highest = most if most >= highest else None if fell else highest
         return None
 
@@ -155,8 +166,17 @@ class LossTable:
             self._highest = self._find_highest()
         return self._total / self._known, self._highest
 
+    def _raise_bounds(self) -> None:
+        """Let the bounds cover what was written; of many steps at once, which costs little more."""
+        if self._waiting:
+            slots = torch.cat(self._waiting)
+            losses = self.losses_N.index_select(0, slots)  # of several writes, the last counts
+            self.bounds_G.scatter_reduce_(0, slots >> BITS, losses, "amax")
+        self._waiting, self._waiting_count = [], 0
+
     def _find_highest(self) -> float:
         """The highest loss: that of the group with the highest bound, once its bound is met."""
+        self._raise_bounds()
         losses_GS = self.losses_N.view(-1, GROUP)
         while True:
             bound, group = self.bounds_G.max(dim=0)

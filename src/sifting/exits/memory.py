@@ -137,6 +137,11 @@ class MemoryExit(Exit):
         """Scores of samples that are no candidates of a step: nothing is counted as passed over."""
         return self._score(self.table.slots(ids))[0]
 
+    def new(self, ids: Sequence[Any]) -> Tensor:
+        """Which samples have no loss yet, since they were never trained."""
+        self._write()
+        return self.table.read(self.table.slots(ids))[0].isnan()
+
     def _score(self, slots_B: Tensor) -> tuple[Tensor, Tensor]:
         """Scores, and how often each was passed over before."""
         self._write()

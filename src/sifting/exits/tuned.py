@@ -10,6 +10,7 @@ Shapes: B samples, T positions, H features, F pooled features, N labelled positi
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
@@ -21,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sifting.exits.base import Exit
+from sifting.exits.base import Exit, Twin
 from sifting.exits.lessons import (
     at_positions,
     check_learnable,
@@ -34,6 +35,7 @@ from sifting.exits.predictors import Average, Linear, Predictor, Translator
 from sifting.model.call import mask_of
 from sifting.model.features import channels_of, pool, stopped_at, stopped_in
 from sifting.model.find import exit_in_stack, find_stack, get_module
+from sifting.model.narrow import Narrow, find_narrow, narrowed
 from sifting.model.objective import Part, Rows, Score, rows_of
 from sifting.model.places import Place, find_place, structural_place
 from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
@@ -71,6 +73,7 @@ class TunedExit(Exit):
     """
 
     learns = True
+    pipelined = True
     remedy = "a later exit (TunedExit(at)), a larger explore= (0.5), exit=MemoryExit()"
     cheaper = "an earlier exit (TunedExit(at)), or exit=MemoryExit()"
     default_explore = 0.25  # an insurance: even a tuned exit decays on data seen many times
@@ -90,12 +93,17 @@ class TunedExit(Exit):
         self._bound = False
         self._by_position: set[str] = set()  # logits that get a head of their own at every position
         self.predictors: dict[str, Predictor] = {}
+        self._narrow: dict[tuple[Part, ...], Narrow | None] = {}  # by the terms of an objective
         self._average: Average | None = None  # over ranks, where they train one model
 
     @property
     def shardable(self) -> bool:  # type: ignore[override]
         """At a block of a stack; elsewhere the model's forward is left in the middle."""
         return self.stack is not None
+
+    @property
+    def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]
+        return None if self.stack is None or not self.k else (self.stack, self.k)
 
     @property
     def place(self) -> str | None:
@@ -165,6 +173,10 @@ class TunedExit(Exit):
             # the next block is given
             with nullcontext() if plan.heads else suppress(StackError):
                 self.stack.check_chain(run)
+            # features that are pooled need every position
+            pooled = any(part.logits not in plan.heads for part in plan.parts)
+            if plan.rows is not None and not pooled and not sharded(model):
+                self._narrow[plan.parts] = find_narrow(self.stack, self.k, plan, model, probe)
 
     def check_labels(self, plan: Plan, probe: Any) -> None:
         """Raise where there is nothing that this exit could learn to predict."""
@@ -217,7 +229,8 @@ class TunedExit(Exit):
     def _reached(self, plan: Plan, model: nn.Module, batch: Any, consume: Consume) -> Tensor:
         """Run up to the exit, handing over parts that have a head; gives what is there."""
         if self.stack is not None and (plan.heads or sharded(model)):
-            with self.stack.truncated(self.k) as way:
+            narrow = narrowed(self._narrow.get(plan.parts), plan)
+            with self.stack.truncated(self.k) as way, narrow:
                 plan.each_part(model, batch, consume)
             return way.hidden
         plan.check_batch(batch)
@@ -311,6 +324,22 @@ class TunedExit(Exit):
         predictor.checked = True
         predictor.ready(device, self.lr)
         return predictor
+
+    def beside(self, twin: Twin) -> Exit:
+        made = copy.copy(self)
+        made.stack = None if self.stack is None else self.stack.beside(twin)
+        made.predictors = {name: one.aside() for name, one in self.predictors.items()}
+        return made
+
+    def unlearned(self) -> dict[str, Any]:
+        return {
+            name: [[grads, weight] for grads, weight in predictor.lessons]
+            for name, predictor in self.predictors.items()
+        }
+
+    def take_in(self, lessons: Mapping[str, Any]) -> None:
+        for name, found in lessons.items():
+            self.predictors[name].take_in(found)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: predictor.state_dict() for name, predictor in self.predictors.items()}

@@ -49,6 +49,7 @@ class Stats(Mapping[str, Any]):
         kept_loss: share of the loss that the kept half carries.
         agreement: of the kept half's gradient with the mean one.
         saving: share of the time that the run so far is expected to have saved.
+        economy: what is left out of candidates when they are scored; empty where nothing is.
     """
 
     steps: int
@@ -76,6 +77,7 @@ class Stats(Mapping[str, Any]):
     kept_loss: float | None = None
     agreement: float | None = None
     saving: float | None = None
+    economy: str = ""
 
     def __getitem__(self, name: str) -> Any:
         return asdict(self)[name]
@@ -99,6 +101,8 @@ class Stats(Mapping[str, Any]):
             f"scoring took {self.seconds_scoring:.2f} s beside {self.seconds_between:.2f} s of training "
             f"({self.scoring_share:.1%}), auditing {self.seconds_auditing:.2f} s",
         ]
+        if self.economy:
+            lines.append(f"scored of each candidate: {self.economy}")
         if self.option:
             lines.append(f"autopilot: {self.option} since step {self.since}, since {self.why}")
         if self.saving:
@@ -138,7 +142,7 @@ def reduced(parts: Sequence[tuple[Stats, tuple[float, float] | None]]) -> Stats:
         values = [own[name] for own in stats if own[name] is not None]
         return sum(values) / len(values) if values else None
 
-    words = ("option", "why")  # ranks decide alike
+    words = ("option", "why", "economy")  # ranks decide alike
     found: dict[str, Any] = {f.name: mean(f.name) for f in fields(Stats) if f.name not in words}
     found.update({name: stats[0][name] for name in (*words, "since")})
     for name in ("candidates_seen", "samples_trained"):

@@ -154,31 +154,50 @@ def reduced(
     return torch.stack(terms).sum()
 
 
-def verify(plan: Plan, model: nn.Module, batch: Any) -> None:
-    """Raise where what was found on two samples does not give the model's own loss of more.
+def verifiable(plan: Plan, model: nn.Module, batch: Any) -> bool:
+    """Whether the model has a loss of its own that what was found can be held against."""
+    known = plan.origin == GIVEN or plan.kind == "losses"
+    return not known and plan.call.takes_labels(model, batch)
 
-    Two samples of one class cannot tell that classes have weights. It takes a forward of as many
-    samples as have few logits; the model is in eval mode, without gradients.
-    """
-    if not plan.call.takes_labels(model, batch) or plan.origin == GIVEN or plan.kind == "losses":
-        return
+
+def to_verify(plan: Plan, batch: Any) -> Any:
+    """As many samples of a batch as have few logits."""
     samples = plan.call.samples
     size = samples.size(batch)
     largest = max((math.prod(shape) for shape in plan.shapes.values()), default=1)
     some = min(size, max(2, parts.CHUNK // max(1, largest)))
-    piece = samples.take(batch, torch.arange(some), size=size) if some < size else batch
+    return samples.take(batch, torch.arange(some), size=size) if some < size else batch
+
+
+def verify(plan: Plan, model: nn.Module, piece: Any) -> None:
+    """Raise where what was found on some samples does not give the model's own loss of others.
+
+    Two samples of one class cannot tell that classes have weights. It takes a forward; the model is in
+    eval mode, without gradients.
+
+    Args:
+        plan: what was found; one that is `verifiable`.
+        model: whose loss it is held against.
+        piece: of `to_verify`.
+    """
     output = plan.call.run(model, piece, with_labels=True)
     own = loss_of(output)
-    if own is None or not bool(own.isfinite()):
+    if own is None:
         return
     if plan.kind == "model":
         check_reduced(plan.call, model, piece, own)
         return
     ours = reduced(plan, logits_of(output), piece)
-    if ours is None or abs(float(ours) - float(own)) <= 2 * tolerances(own, model)[1]:
+    if ours is None or not bool(ours.isfinite()):
+        return
+    # a mean over nothing is no number: where ours has something, labels of some class mean none
+    nothing = bool(own.isnan()) and float(ours) != 0
+    close = abs(float(ours) - float(own)) <= 2 * tolerances(own, model)[1]
+    if not nothing and (close or not bool(own.isfinite())):
         return
     raise ValueError(
-        f"the model's own loss of {some} samples is {float(own):.5g}, and {float(ours):.5g} as assumed "
+        f"the model's own loss of {plan.call.samples.size(piece)} samples is {float(own):.5g}, and "
+        f"{float(ours):.5g} as assumed "
         f"({plan.describe()}): pass loss_fn= with what it trains (class weights, smoothing, ignore_index), "
         "or losses=lambda model, batch: … that returns one loss a sample"
     )

@@ -157,8 +157,8 @@ _INTERVAL = re.compile(r"\([−+]?[\d.]+(–| to )[−+]?[\d.]+\)")
 
 
 def _dotted(name: str) -> Markup:
-    """A name that may be broken after its dots and brackets."""
-    return Markup(re.sub(r"([.(/])", r"\1<wbr>", str(escape(printable(name)))))
+    """A name that may be broken after its dots, colons and brackets."""
+    return Markup(re.sub(r"([.:(/])", r"\1<wbr>", str(escape(printable(name)))))
 
 
 def _parted(cell: str) -> Markup | str:

@@ -72,8 +72,10 @@ def choose(
     sound = size
     if sorted_B[-1].item() == -math.inf:
         sound -= int((scores_B == -math.inf).sum())
-    among = slice(trimmed, max(sound, trimmed + count))  # best first, without the dropped
-    pool_P, scores_P = ranked_B[among], sorted_B[among]
+    pool_P, scores_P = ranked_B, sorted_B
+    if trimmed or sound < size:  # best first, without the dropped
+        among = slice(trimmed, max(sound, trimmed + count))
+        pool_P, scores_P = ranked_B[among], sorted_B[among]
     if isinstance(policy, ByFunction):
         pool_P = pool_P.sort().values  # as the user's batch has them
         scores_P = scores_B[pool_P]

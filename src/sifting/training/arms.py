@@ -169,9 +169,10 @@ def find_arm(name: str) -> Arm:
 def _imported(name: str) -> Arm:
     try:
         found: Any = pkgutil.resolve_name(name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever a user's module raises, or a name that is none
         raise ValueError(
-            f"arm={name!r} cannot be imported: {error}. Is it on PYTHONPATH?"
+            f"arm={name!r} cannot be imported: {type(error).__name__}: {error}. Give module:attribute, and run "
+            "where the module lies or put its folder on PYTHONPATH"
         ) from error
     if isinstance(found, Arm):
         return found

@@ -85,7 +85,7 @@ def check_a_sifter_made_before_the_model_was_wrapped_decides_alike() -> None:
     for shard in (False, True):
         sifter, _ = go(shard=shard, early=True)
         assert sifter.pilot is not None
-        assert sifter.ranks is not None
+        assert sifter.chooser.scorer.ranks is not None
         made = [decision.to_plain() for decision in sifter.pilot.decisions]
         assert everyones(made)[0] == made
         looks = sifter.pilot.exit.looks

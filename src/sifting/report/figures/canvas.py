@@ -142,11 +142,15 @@ def new_axes(canvas: Canvas) -> tuple[Figure, Axes]:
 
 
 def set_margins(figure: Figure, *, left: float) -> None:
-    """Margins in inches, whatever the size of the figure."""
+    """Margins in inches, whatever the size of the figure, and what the axes are called inside them."""
     width, height = figure.get_size_inches()
+    right, bottom, top = 0.12, 0.56, 0.12
     figure.subplots_adjust(
-        left=left / width, right=1 - 0.12 / width, bottom=0.56 / height, top=1 - 0.12 / height
+        left=left / width, right=1 - right / width, bottom=bottom / height, top=1 - top / height
     )
+    (axes,) = figure.axes
+    axes.xaxis.set_label_coords(0.5, -0.3 / (height - bottom - top))
+    axes.yaxis.set_label_coords((0.24 - left) / (width - left - right), 0.5)
 
 
 def plot_band(

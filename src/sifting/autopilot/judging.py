@@ -1,0 +1,90 @@
+"""What is known of an option: its cost, its kept loss, and the progress that is made on what it keeps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from sifting.autopilot.arrivals import Arrivals
+from sifting.autopilot.evidence import Evidence
+from sifting.autopilot.held_out import HeldOut
+from sifting.autopilot.looks import FORWARD
+from sifting.autopilot.options import LADDER, Judged, Option
+from sifting.exits.auto import MEMORY, AutoExit
+from sifting.measure.learning import Progress, speedup
+
+LEARNABLE = 0.6  # share of progress that must be made where losses are high, for a memory
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """All that was measured, of all ranks together where there are several.
+
+    Attributes:
+        evidence: kept loss and agreement.
+        arrivals: progress on new samples, which counts where there are no held-out ones.
+        held_out: progress on held-out samples.
+        exit: the scorers.
+    """
+
+    evidence: Evidence
+    arrivals: Arrivals
+    held_out: HeldOut
+    exit: AutoExit
+
+    def progress(self, scorer: str, step: int) -> Progress | None:
+        """By the half that a scorer would keep; None where nothing is known of it."""
+        if scorer == self.exit.looks and not self.held_out.looks:
+            return self.arrivals.recent(step)
+        return self.held_out.recent(Option(scorer, LADDER[0]))
+
+    def judged(
+        self,
+        option: Option,
+        *,
+        step: int,
+        timed: float,
+        explore: float,
+        using: bool,
+        vetoed: bool,
+    ) -> Judged:
+        """What is known of an option.
+
+        Args:
+            option: which.
+            step: how many are over.
+            timed: what scoring a step's own samples takes, in steps, by the clocks.
+            explore: share of the kept that is drawn at random.
+            using: whether it is in use.
+            vetoed: whether a trial has found harm in it.
+        """
+        scorer, ratio = option.scorer, option.ratio
+        recent = self.progress(scorer, step)
+        cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
+        if scorer == self.exit.looks:  # by the clocks, where they say more
+            # timed on as many samples as a step trains; most of it is not by the sample
+            cost = max(cost, (0.5 + ratio / 4) * timed)
+        one = Judged(
+            option,
+            cost,
+            kept_loss=self.evidence.kept_loss(option),
+            agreement=self.evidence.agreement(option),
+            vetoed=vetoed,
+        )
+        if recent is None:
+            return one
+        if scorer == MEMORY:
+            return replace(one, learnable=recent.share - 2 * recent.error > LEARNABLE)
+        if ratio != LADDER[0]:
+            return one
+        share, error = recent.share, recent.error
+        if math.isnan(share) or math.isinf(error):  # no progress at all: nothing to be had
+            return replace(one, share=0.0, error=0.0, speedup=0.0)
+        last = self.held_out.progress[option][-1] if self.held_out.looks else recent
+        return replace(
+            one,
+            share=share,
+            error=error,
+            speedup=speedup(min(share, 1.0), ratio=ratio, explore=explore) / (1 + cost),
+            forgets=using and last.forgets,
+        )

@@ -1,0 +1,292 @@
+"""exit="auto" with a fixed ratio: the way of scoring with the best net gain, as measured here.
+
+For some selections every way scores the candidates, and all of their exact losses are computed; these
+choose meanwhile. Then the way is used whose choice carries most loss for its time, and now and then it
+is looked at again.
+
+Shapes: B candidates.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sifting.exits.base import Exit, Setting
+from sifting.exits.block import BlockExit
+from sifting.exits.ways import Way, possible_ways
+from sifting.log import say
+from sifting.measure.costs import HALF, Costs, WayCost
+from sifting.measure.quality import quality
+from sifting.measure.stopwatch import now
+from sifting.model.objective import Score
+from sifting.model.plan import Plan
+from sifting.parallel.detect import first_rank
+from sifting.parallel.ranks import Ranks
+from sifting.plain import Plain
+
+FIRST, LATER = (
+    16,
+    8,
+)  # selections of the first look, and of those after it; their second half is judged
+AGAIN = 400  # selections until it is looked at again; twice as many each time
+BETTER = 1.02  # by so much another way must be ahead to take the place of the one in use
+
+
+class BestExit(Exit):
+    """Whichever way of scoring pays best on this model: exits, sampled rows, views, precisions.
+
+    >>> BestExit()
+    BestExit(not measured yet)
+
+    Args:
+        vary: whether how much of each candidate is looked at is left to it; not where the user says.
+
+    Attributes:
+        ways: all that fit the model.
+        used: the one in use; None before the first look is over.
+        refused: why others do not fit, by name.
+    """
+
+    learns = True
+    default_explore = 0.25
+    cheaper = "an exit= of your own: sifter.costs() shows what each takes"
+    remedy = "an exit= of your own: sifter.costs() shows how each ranks"
+
+    def __init__(self, *, vary: bool = True) -> None:
+        self.vary = vary
+        self.generator = torch.Generator()
+        self.ways: list[Way] = []
+        self.used: Way | None = None
+        self.refused: dict[str, str] = {}
+        self._exact = BlockExit("last")
+        self._ranks: Ranks | None = None
+        self._stack: str | None = None
+        self._selections = 0  # that were scored
+        self._look_ends, self._next = FIRST, AGAIN
+        self._steps: list[float] = []  # seconds of the user's own, within a look
+        self._begun: float | None = None
+        self._pending: dict[str, list[Tensor]] = {}  # scores of one batch, piece by piece
+        self._spent: dict[str, float] = {}
+        self._loaded: Mapping[str, Any] = {}  # states of ways that are yet to be made
+        self._was_used = ""  # the name of the one among them
+        self._score: Score = "entropy"
+
+    def __repr__(self) -> str:
+        used = self.used.name if self.used else self._was_used  # also before a state is put back
+        return f"BestExit({used or 'not measured yet'})"
+
+    def suits(self, setting: Setting) -> None:
+        self._score = setting.score
+
+    def join(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        for way in self.ways:
+            way.exit.join(ranks)
+
+    def bind(self, model: nn.Module, stack: str | None) -> None:
+        self._stack = stack
+
+    def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
+        score = self._score_for(plan)
+        if self.ways:  # of batches of another kind
+            for way in self.ways:
+                way.prepare(plan, model, probe, score)
+            return
+        tried = possible_ways(plan, model, probe, generator=self.generator, vary=self.vary)
+        for way in tried:
+            try:
+                way.exit.bind(model, self._stack)
+                way.prepare(plan, model, probe, score)
+            except (ValueError, RuntimeError) as error:
+                self.refused[way.name] = str(error)
+                continue
+            if any(way.same(other) for other in self.ways):
+                continue
+            if self._ranks is not None:
+                way.exit.join(self._ranks)
+            self.ways.append(way)
+        if not self.ways:
+            raise ValueError(
+                "exit='auto' finds no way to score this model early: "
+                + "; ".join(f"{name}: {why}" for name, why in self.refused.items())
+            )
+        self._restore()
+
+    def _score_for(self, plan: Plan) -> Score:
+        """The score that ways are tried with: the user's, or what suits the objective."""
+        try:
+            plan.check_score(self._score)
+        except ValueError:
+            return plan.default_score()
+        return self._score
+
+    @property
+    def looking(self) -> bool:
+        """Whether the candidates that come next are scored in every way."""
+        return self._selections < self._look_ends
+
+    def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
+        labelled = all(part.labels is not None for part in plan.parts)
+        if learn and self.looking and labelled:
+            return self._compare(plan, model, batch, score)
+        way = self.used or self.ways[0]
+        return way.score(plan, model, batch, score, learn=learn)
+
+    def _compare(self, plan: Plan, model: nn.Module, batch: Any, score: Score) -> Tensor:
+        """Scores by every way, noted; gives those of the whole model."""
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        exact_B, _ = self._exact.examine(plan, model, batch)
+        self._pending.setdefault("", []).append(exact_B.float())
+        for way in self.ways:
+            if way.economy.low is None:
+                way.economy.measure(
+                    lambda way=way: way.score(plan, model, batch, score, learn=False),  # type: ignore[misc]
+                    device,
+                )
+                if self._ranks is not None:
+                    way.economy.low = self._ranks.gather(way.economy.low)[0]
+            begin = now()
+            found_B = way.score(plan, model, batch, score, learn=True)
+            _wait(device)
+            self._spent[way.name] = self._spent.get(way.name, 0.0) + now() - begin
+            self._pending.setdefault(way.name, []).append(found_B.float())
+        if score == "loss":
+            return exact_B
+        return self._exact.score(plan, model, batch, score, False)
+
+    def learn(self, plan: Plan) -> None:
+        for way in self.ways:
+            if self._pending or way is self.used or self.used is None:
+                begin = now()
+                way.exit.learn(plan)
+                if way.name in self._spent:
+                    self._spent[way.name] += now() - begin
+        self._selections += 1
+        if self._pending:
+            self._judge()
+        if self._selections == self._look_ends:
+            self._decide()
+        elif self._selections == self._next:
+            self._look_ends, self._next = self._selections + LATER, 3 * self._selections
+            self._steps.clear()
+            for way in self.ways:
+                way.seconds.clear()
+                way.figures.clear()
+        self._begun = now() if self.looking else None
+
+    def _judge(self) -> None:
+        """What one batch of candidates says of every way."""
+        exact_B = torch.cat(self._pending.pop("")).double().cpu()
+        half = max(1, int(HALF * len(exact_B)))
+        for way in self.ways:
+            scores_B = torch.cat(self._pending[way.name]).double().cpu()
+            top_K = scores_B.argsort(descending=True, stable=True)[:half]
+            found = quality(scores_B, exact_B, top_K)
+            total = float(exact_B.sum())
+            kept = float(exact_B[top_K].sum()) / total if total > 0 else HALF
+            way.figures.append((found.rank_correlation, found.recall, kept))
+            way.seconds.append(self._spent[way.name])
+        self._pending, self._spent = {}, {}
+
+    def end_step(self) -> None:
+        """The user's step is over: its time is what scoring is measured by."""
+        if self._begun is not None:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self._steps.append(now() - self._begun)
+            self._begun = None
+
+    def _decide(self) -> None:
+        judged = [(figures.gain, way) for way, figures in self._known() if figures.known]
+        # where no step's end was ever told, there is nothing to compare costs with: the first
+        gain, best = max(judged, key=lambda one: one[0], default=(0.0, self.ways[0]))
+        own = next((gain for gain, way in judged if way is self.used), None)
+        if self.used is not None and own is not None and gain < BETTER * own:
+            best = self.used
+        if self._ranks is not None:
+            name = self._ranks.gather(best.name)[0]
+            best = next(way for way in self.ways if way.name == name)
+        if best is not self.used and first_rank():
+            say(f"exit='auto' takes {best.shown}, of {len(self.ways)} ways that were measured")
+        self.used = best
+
+    def _known(self) -> list[tuple[Way, WayCost]]:
+        """Each way, and what was measured of it: on the later half of a look."""
+        step = statistics.median(self._steps) if self._steps else math.nan
+        found = []
+        for way in self.ways:
+            late = slice(len(way.figures) // 2, None)
+            columns = zip(*way.figures[late], strict=True)
+            figures = [statistics.fmean(column) for column in columns] or [math.nan] * 3
+            spent = statistics.median(way.seconds[late]) if way.seconds else math.nan
+            cost = spent / step if step > 0 else math.nan
+            ranks, recall, kept = figures
+            found.append((way, WayCost(way.shown, cost, ranks, recall, kept, way is self.used)))
+        return found
+
+    def costs(self) -> Costs:
+        """What is known of every way by now."""
+        done = f"measured on {self._selections} of {self._look_ends} selections so far"
+        return Costs([figures for _, figures in self._known()], "" if self.used else done)
+
+    # -- state
+
+    def state_dict(self) -> dict[str, Any]:
+        ways = {
+            way.name: {
+                "exit": way.exit.state_dict(),
+                "economy": way.economy.state_dict(),
+                "seconds": list(way.seconds),
+                "figures": [list(row) for row in way.figures],
+            }
+            for way in self.ways
+        }
+        return {
+            "used": self.used.name if self.used else self._was_used,
+            "counts": [self._selections, self._look_ends, self._next],
+            "steps": list(self._steps),
+            "ways": ways or dict(self._loaded),  # where no batch was seen since
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if set(state) != {"used", "counts", "steps", "ways"}:
+            raise ValueError(
+                f"the state holds {', '.join(state) or 'nothing'} of an exit, not what exit='auto' has "
+                "measured: make the sifter with the exit the state was saved with"
+            )
+        found = Plain(state, "what exit='auto' has measured")
+        named = dict(zip(("selections", "ends", "next"), found.items("counts"), strict=True))
+        counts = [Plain(named, "its counts").whole(name) for name in named]
+        steps = found.numbers("steps")
+        ways = found.inside("ways").content
+        self._loaded, self._was_used = dict(ways), str(state["used"])
+        if self.ways:
+            self._restore()
+        self._selections, self._look_ends, self._next = counts
+        self._steps = steps
+
+    def _restore(self) -> None:
+        """Put a loaded state into the ways, once these are made."""
+        if not self._loaded:
+            return
+        for way in self.ways:
+            if way.name in self._loaded:
+                saved = Plain(self._loaded[way.name], f"the way {way.name!r}")
+                way.exit.load_state_dict(saved.inside("exit").content)
+                way.economy.load_state_dict(saved.inside("economy").content)
+                way.seconds = saved.numbers("seconds")
+                rows = [saved.numbers("figures", row, length=3) for row in saved.items("figures")]
+                way.figures = [(a, b, c) for a, b, c in rows]
+        self.used = next((way for way in self.ways if way.name == self._was_used), None)
+        self._loaded = {}
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,162 @@
+"""Ways of scoring a model: exits, each with as much of a candidate as it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sifting.data.tree import leaves
+from sifting.exits.base import Exit
+from sifting.exits.block import BlockExit
+from sifting.exits.economy import Economy, Precision
+from sifting.exits.input import InputExit
+from sifting.exits.tuned import TunedExit
+from sifting.model.call import Call
+from sifting.model.objective import Score
+from sifting.model.places import Place, candidate_places
+from sifting.model.plan import Plan
+from sifting.model.sampling import LABELLED
+from sifting.model.viewing import View
+
+PLACES = 2  # early modules that are tried beside the usual one
+EARLY, APART = 0.4, 0.05  # of a forward's work: where they are at most, and how far apart
+FEW = 4  # the part of the labelled positions that is tried is one in so many
+
+
+@dataclass(eq=False)
+class Way:
+    """An exit, and how much of each candidate it looks at.
+
+    Attributes:
+        name: for people.
+        exit: bound and prepared.
+        economy: what is left out.
+        seconds: that scoring the candidates of a step took, of the batches looked at.
+        figures: rank correlation, recall and kept loss in each of them.
+    """
+
+    name: str
+    exit: Exit
+    economy: Economy = field(default_factory=Economy)
+    seconds: list[float] = field(default_factory=list)
+    figures: list[tuple[float, float, float]] = field(default_factory=list)
+
+    @property
+    def shown(self) -> str:
+        """The name, with the precision that was measured to be faster."""
+        return f"{self.name}, bf16" if self.economy.low else self.name
+
+    def same(self, other: Way) -> bool:
+        """Whether another one looks at the same in the same place."""
+        place = getattr(self.exit, "place", None)
+        return (
+            place is not None
+            and isinstance(other.exit, type(self.exit))
+            and place == getattr(other.exit, "place", None)
+            and self.economy.settings() == other.economy.settings()
+        )
+
+    def prepare(self, plan: Plan, model: nn.Module, probe: Any, score: Score) -> None:
+        """Check that the model can be scored so.
+
+        Raises:
+            ValueError: where it cannot.
+        """
+        self.economy.check(plan.call, probe)
+        seen = self.economy.viewed(plan.call, probe)
+        with self.economy.naming():
+            self.exit.prepare(self.economy.planned(plan, score), model, seen)
+            self.score(plan, model, probe, score, learn=False)
+
+    def score(
+        self, plan: Plan, model: nn.Module, batch: Any, score: Score, *, learn: bool
+    ) -> Tensor:
+        seen = self.economy.viewed(plan.call, batch)
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        with self.economy.drawing(advance=learn), self.economy.lowered(device):
+            chosen = self.economy.chosen(plan, seen)
+            return self.exit.score(chosen, model, seen, score, learn)
+
+
+def possible_ways(
+    plan: Plan, model: nn.Module, probe: Any, *, generator: torch.Generator, vary: bool
+) -> Iterator[Way]:
+    """Everything worth a try on a model, the dear first; what does not fit is found out later.
+
+    Args:
+        plan: how the model is scored.
+        model: in eval mode, without gradients.
+        probe: some samples.
+        generator: the sifter's own.
+        vary: whether how much of each candidate is looked at is left to us.
+    """
+    exits: dict[str, Any] = {"tuned": TunedExit, "exit 1": lambda: BlockExit(1)}
+    if not plan.heads:
+        exits["input"] = InputExit
+    for path in _earlier(plan, model, probe):
+        exits[f"tuned at {path}"] = lambda path=path: TunedExit(path)
+    economies: list[dict[str, Any]] = [{}]
+    if vary:
+        economies += _economies(plan, probe)
+    for name, make in exits.items():
+        for asked in economies:
+            if name == "input" and asked:
+                continue  # it looks at coarse images and averages anyway
+            said = ", ".join(f"{key}={value!r}" for key, value in asked.items())
+            precision: Precision | None = "auto" if vary and name != "input" else None
+            economy = Economy(**asked, precision=precision, generator=generator)
+            yield Way(f"{name}, {said}" if said else name, make(), economy)
+
+
+def _earlier(plan: Plan, model: nn.Module, probe: Any) -> list[str]:
+    """Modules of a network with one prediction a sample that come early, the cheapest last."""
+    if plan.heads:
+        return []
+    size = plan.call.samples.size(probe)
+    places = candidate_places(model, lambda: plan.call.run(model, probe), size=size)
+    found: list[Place] = []
+    for place in reversed(places):  # the last of those that cost the same
+        share = place.share or 0.0
+        if share < EARLY and all(abs(share - (other.share or 0.0)) > APART for other in found):
+            found.append(place)
+    return [place.path for place in found[-PLACES:]]
+
+
+def _economies(plan: Plan, probe: Any) -> list[dict[str, Any]]:
+    """What could be left out: positions of sequences, pixels of images."""
+    found: list[dict[str, Any]] = []
+    parts = [part for part in plan.parts if part.labels is not None and part.logits in plan.heads]
+    if parts:
+        labels = plan.labels_for(parts[0], probe)
+        assert labels is not None
+        mask_BT = parts[0].labelled(labels)
+        many = float(mask_BT.sum(dim=1).float().mean())
+        if many < 0.75 * mask_BT.shape[1]:
+            found.append({"rows": LABELLED})
+        if many >= 2 * FEW:
+            found.append({"rows": round(many / FEW)})
+    half = _half(plan.call, probe)
+    if half is not None:
+        found.append({"view": half})
+    return found
+
+
+def _half(call: Call, probe: Any) -> int | None:
+    """Half of the positions or pixels that samples have; None where they cannot be cut."""
+    sizes = {
+        min(leaf.shape[2:]) if leaf.ndim == 4 else leaf.shape[1]
+        for leaf in leaves(probe)
+        if isinstance(leaf, Tensor) and not leaf.is_nested and leaf.ndim in (2, 4)
+    }
+    for size in sorted(sizes, reverse=True):
+        if size >= 8:
+            try:
+                View(size // 2)(call, probe)
+            except ValueError:
+                continue
+            return int(size // 2)
+    return None

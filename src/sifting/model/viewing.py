@@ -1,0 +1,213 @@
+"""Less of each sample than the batch has: the first positions of a sequence, or a smaller image.
+
+Shapes: B samples, T positions, C channels, X height, Y width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from sifting.data.tree import describe, is_leaf, leaves, rebuild
+from sifting.model.call import Call, mask_of
+
+Viewer = Callable[[Any], Any]
+ViewSize = int | tuple[int, int] | Viewer
+_POSITIONS = ("start_positions", "end_positions")
+
+
+class View:
+    """What is scored of a batch: `view(call, batch)` gives a batch of as many, smaller samples.
+
+    >>> import torch
+    >>> batch = {"input_ids": torch.ones(2, 8).long(), "labels": torch.ones(2, 8).long()}
+    >>> {name: tuple(value.shape) for name, value in View(4)(Call(), batch).items()}
+    {'input_ids': (2, 4), 'labels': (2, 4)}
+    >>> images, labels = View(16)(Call(), (torch.zeros(2, 3, 32, 48), torch.zeros(2)))
+    >>> images.shape
+    torch.Size([2, 3, 16, 24])
+
+    Args:
+        size: of sequences, how many positions from the first, or which as (first, end); of images,
+            the pixels of the shorter side, by averages; or a function of the batch.
+    """
+
+    def __init__(self, size: ViewSize) -> None:
+        self.size = size
+        if callable(size):
+            return
+        whole = (size,) if not isinstance(size, tuple) else size
+        if any(isinstance(n, bool) or not isinstance(n, int) for n in whole):
+            raise TypeError(f"view={size!r}: {_WAYS}")
+        if isinstance(size, int) and size < 1:
+            raise ValueError(f"view={size!r} shows nothing: {_WAYS}")
+        if isinstance(size, tuple) and (len(size) != 2 or not 0 <= size[0] < size[1]):
+            raise ValueError(f"view={size!r} is no stretch of positions: {_WAYS}")
+
+    def __repr__(self) -> str:
+        return (
+            getattr(self.size, "__name__", "a function") if callable(self.size) else repr(self.size)
+        )
+
+    def __call__(self, call: Call, batch: Any) -> Any:
+        """The batch as it is scored; itself where it is no larger."""
+        if callable(self.size):
+            return self._by_user(call, batch)
+        if call.samples.documents(batch) is not None:
+            raise ValueError(
+                f"view={self.size!r}: the batch is packed ({describe(batch)}), and a stretch of its rows would "
+                "cut documents off: leave view= out, rows= works there; or pass a function of the batch"
+            )
+        length = _length(call, batch)
+        if length is None and any(map(_is_image, leaves(batch))):
+            return self._smaller(call, batch)
+        return self._cut(call, batch, length)
+
+    def _by_user(self, call: Call, batch: Any) -> Any:
+        assert callable(self.size)
+        seen, size = self.size(batch), call.samples.size(batch)
+        if seen is batch:
+            return batch
+        found = call.samples.size(seen)
+        if found != size:
+            raise ValueError(
+                f"view= made {found} samples ({describe(seen)}) of {size}: return as many as it is given, each "
+                "of them smaller"
+            )
+        return seen
+
+    # -- images
+
+    def _smaller(self, call: Call, batch: Any) -> Any:
+        for name, value in call.labels_of(batch).items():
+            if value.ndim > 2:
+                raise ValueError(
+                    f"view={self.size!r}: {name} {tuple(value.shape)} are of each pixel, and would not fit a "
+                    "smaller image: pass view=lambda batch: … that makes both smaller"
+                )
+        if not isinstance(self.size, int):
+            raise ValueError(
+                f"view={self.size!r} is a stretch of positions, and the batch holds images "
+                f"({describe(batch)}): give the pixels of the shorter side, or a function of the batch"
+            )
+        return _changed(batch, self._smaller_image)
+
+    def _smaller_image(self, leaf: Any) -> Any:
+        if not _is_image(leaf):
+            return leaf
+        last = _channels_last(leaf)
+        image_BCXY = leaf.permute(0, 3, 1, 2) if last else leaf
+        sides = image_BCXY.shape[2:]
+        if min(sides) <= self.size:
+            return leaf
+        new = [round(side * self.size / min(sides)) for side in sides]
+        small = F.interpolate(image_BCXY.float(), size=new, mode="area")
+        if not leaf.is_floating_point():
+            small = small.round()
+        small = small.to(leaf.dtype)
+        return small.permute(0, 2, 3, 1) if last else small
+
+    # -- sequences
+
+    def _cut(self, call: Call, batch: Any, length: int | None) -> Any:
+        assert not callable(self.size)
+        first, end = (0, self.size) if isinstance(self.size, int) else self.size
+        if length is None:
+            raise ValueError(
+                f"view={self.size!r}: the batch holds neither images (B, C, height, width) nor tokens (B, T) "
+                f"({describe(batch)}): pass view=lambda batch: … that returns a batch of smaller samples"
+            )
+        labels = call.labels_of(batch)
+        for name, value in labels.items():
+            if name in _POSITIONS or (value.is_floating_point() and _by_position(value, length)):
+                raise ValueError(
+                    f"view={self.size!r}: what becomes of {name} {tuple(value.shape)} in a part of a sequence "
+                    "cannot be told: pass view=lambda batch: … that returns a batch of shorter samples"
+                )
+        if end >= length and first == 0:
+            return batch
+        if first >= length:
+            raise ValueError(f"view={self.size!r} begins behind the {length} positions of a batch")
+        seen = _changed(batch, lambda leaf: _part(leaf, length, first, end))
+        mask, whole = mask_of(seen), mask_of(batch)
+        if mask is not None and whole is not None and mask.ndim == 2:
+            lost = (mask.sum(dim=1) == 0) & (whole.sum(dim=1) > 0)
+            if bool(lost.any()):
+                raise ValueError(
+                    f"view={self.size!r} shows nothing but padding of {int(lost.sum())} of {len(lost)} sequences "
+                    "(they are padded on the left, or shorter than where it begins): pad on the right, "
+                    "or pass view=lambda batch: … that returns a batch of shorter samples"
+                )
+        return seen
+
+
+_WAYS = (
+    "give a number of positions or pixels from 1, (first, end) of the positions, or a function "
+    "view(batch) -> batch"
+)
+
+
+def check_seen(view: View, call: Call, batch: Any, seen: Any) -> None:
+    """Raise where a view hides the labels of most samples, which would all score alike."""
+    whole = call.labels_of(batch)
+    for name, value in call.labels_of(seen).items():
+        before = whole.get(name)
+        if before is None or value.ndim < 2 or value.is_floating_point():
+            continue
+        had_B = (before.flatten(1) >= 0).any(dim=1)
+        has_B = (value.flatten(1) >= 0).any(dim=1)
+        if int(has_B.sum()) * 2 < int(had_B.sum()):
+            raise ValueError(
+                f"view={view!r} shows no label of {int((had_B & ~has_B).sum())} of {int(had_B.sum())} samples "
+                f"({name}), which would all score 0: show more of them, or pass view=lambda batch: … that "
+                "returns the part with labels"
+            )
+
+
+def _changed(batch: Any, change: Callable[[Any], Any]) -> Any:
+    """A batch of the same type with its tensors changed."""
+    if is_leaf(batch):
+        return change(batch)
+    return rebuild(batch, lambda member, _: _changed(member, change))
+
+
+def _is_image(leaf: Any) -> bool:
+    if not isinstance(leaf, Tensor) or leaf.is_nested or leaf.ndim != 4:
+        return False
+    byte = not leaf.is_floating_point() and leaf.element_size() == 1
+    # masks of attention, (B, 1, T, T), are no pictures
+    return (leaf.is_floating_point() or byte) and min(leaf.shape[1], leaf.shape[3]) <= 4
+
+
+def _channels_last(image: Tensor) -> bool:
+    return image.shape[3] <= 4 < image.shape[1]
+
+
+def _is_tokens(leaf: Any) -> bool:
+    if not isinstance(leaf, Tensor) or leaf.is_nested or leaf.ndim != 2 or leaf.shape[1] < 2:
+        return False
+    return not leaf.is_floating_point() and not leaf.is_complex()
+
+
+def _length(call: Call, batch: Any) -> int | None:
+    """Positions of a batch's token sequences, by its inputs alone; None where it has none."""
+    labels = {id(value) for value in call.labels_of(batch).values()}
+    found = {leaf.shape[1] for leaf in leaves(batch) if _is_tokens(leaf) and id(leaf) not in labels}
+    return found.pop() if len(found) == 1 else None
+
+
+def _by_position(value: Tensor, length: int) -> bool:
+    return value.ndim >= 2 and value.shape[1] == length
+
+
+def _part(leaf: Any, length: int, first: int, end: int) -> Any:
+    """A stretch of what has an entry for each position; masks of all pairs along both."""
+    if not isinstance(leaf, Tensor) or leaf.is_nested or leaf.ndim < 2:
+        return leaf
+    if leaf.ndim == 4 and leaf.shape[2:] == (length, length):
+        return leaf[:, :, first:end, first:end].contiguous()
+    # contiguous, since models reshape their inputs by `view`
+    return leaf[:, first:end].contiguous() if leaf.shape[1] == length else leaf

@@ -1,0 +1,205 @@
+"""exit="auto" with a fixed ratio: every way is measured, and the best net gain is used."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from sifting import Sifter
+from sifting.exits.best import AGAIN, FIRST, LATER, BestExit
+from sifting.exits.economy import Economy
+from sifting.exits.ways import Way
+from sifting.measure.costs import Costs, WayCost
+from tests.helpers.models import SMALL, Net, token_batch
+
+
+class Clock:
+    """Time that passes only where a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in ("best", "economy"):
+        monkeypatch.setattr(f"sifting.exits.{module}.now", clock)
+    # what is faster is tested in test_economy.py, and takes a while on a processor without bf16
+    monkeypatch.setattr(Economy, "measure", lambda self, run, device: setattr(self, "low", False))
+    return clock
+
+
+def _charge(monkeypatch: Any, clock: Clock, prices: dict[str, float], other: float) -> None:
+    """Let scoring take so many seconds, by the way's name."""
+    score = Way.score
+
+    def charged(self: Way, *args: Any, **kwargs: Any) -> Tensor:
+        clock.seconds += prices.get(self.name, other)
+        return score(self, *args, **kwargs)
+
+    monkeypatch.setattr(Way, "score", charged)
+
+
+def _batches(count: int, size: int = 32) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(3)
+    found = []
+    for _ in range(count):
+        x = torch.randn(size, 8)
+        found.append((x, (x[:, 0] > 0).long() + 2 * (x[:, 1] > 0).long()))
+    return found
+
+
+def _run(sifter: Sifter, clock: Clock, batches: list[Any]) -> None:
+    for batch in batches:
+        sifter.select(batch)
+        clock.seconds += 1.0  # the user's step
+
+
+def test_every_way_is_measured_and_the_dear_one_is_left(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    _charge(monkeypatch, clock, {"exit 1": 50.0}, other=0.05)
+    sifter = Sifter(Net(), keep=0.5, exit="auto", score="loss", audit_every=0)
+    exit = sifter.exit
+    assert isinstance(exit, BestExit)
+    batches = _batches(FIRST + 2)
+    _run(sifter, clock, batches[: FIRST - 1])
+    assert exit.used is None
+    assert "measured on 15 of 16 selections so far" in str(sifter.costs())
+    _run(sifter, clock, batches[FIRST - 1 :])
+    used = exit.used
+    assert used is not None
+    costs = sifter.costs()
+    assert {way.name for way in costs} >= {"tuned", "exit 1", "input"}
+    by_name = {way.name: way for way in costs}
+    assert by_name["exit 1"].cost == pytest.approx(50.0)
+    assert by_name["tuned"].cost == pytest.approx(0.05)
+    assert used.name != "exit 1"
+    assert costs[0].used == (costs[0].gain == max(way.gain for way in costs))
+    assert "in use" in str(costs)
+
+
+def test_during_a_look_the_exact_losses_choose(clock: Clock) -> None:
+    torch.manual_seed(0)
+    model = Net().eval()
+    sifter = Sifter(model, keep=0.5, exit="auto", score="loss", audit_every=0, explore=0.0)
+    exact = Sifter(model, keep=0.5, exit="last", score="loss")
+    (batch,) = _batches(1)
+    assert torch.equal(sifter.select(batch).scores, exact.score(batch))
+
+
+def test_afterwards_only_the_way_in_use_runs_until_it_is_looked_at_again(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr("sifting.exits.best.AGAIN", FIRST + 3)
+    calls: list[str] = []
+    score = Way.score
+
+    def noted(self: Way, *args: Any, **kwargs: Any) -> Tensor:
+        calls.append(self.name)
+        return score(self, *args, **kwargs)
+
+    monkeypatch.setattr(Way, "score", noted)
+    sifter = Sifter(Net(), keep=0.5, exit="auto", audit_every=0)
+    exit = sifter.exit
+    assert isinstance(exit, BestExit)
+    batches = _batches(FIRST + 3 + LATER)
+    _run(sifter, clock, batches[:FIRST])
+    calls.clear()
+    _run(sifter, clock, batches[FIRST : FIRST + 3])
+    assert exit.used is not None
+    assert calls == [exit.used.name] * 3
+    assert exit.looking
+    _run(sifter, clock, batches[FIRST + 3 :])
+    assert set(calls) == {way.name for way in exit.ways}
+    assert not exit.looking
+    assert exit.used is not None
+
+
+def test_it_goes_on_identically_from_a_state(clock: Clock) -> None:
+    torch.manual_seed(0)
+    model = Net().eval()
+    batches = _batches(FIRST + 4)
+    for cut in (5, FIRST + 1):
+        one = Sifter(model, keep=0.5, exit="auto", audit_every=0)
+        _run(one, clock, batches[:cut])
+        two = Sifter(model, keep=0.5, exit="auto", audit_every=0, seed=9)
+        two.load_state_dict(one.state_dict())
+        again = Sifter(model, keep=0.5, exit="auto", audit_every=0)
+        again.load_state_dict(two.state_dict())  # a state of what was loaded and not used yet
+        for batch in batches[cut:]:
+            chosen = [sifter.select(batch).indices for sifter in (one, two, again)]
+            clock.seconds += 1.0
+            assert torch.equal(chosen[0], chosen[1])
+            assert torch.equal(chosen[0], chosen[2])
+        assert repr(one.exit) == repr(two.exit)
+
+
+def test_language_models_are_tried_with_fewer_rows_and_shorter_views(clock: Clock) -> None:
+    torch.manual_seed(0)
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
+    sifter = Sifter(model, keep=0.5, exit="auto", audit_every=0)
+    batch = token_batch(size=8, length=32)
+    sifter.select(batch)
+    names = {way.name for way in sifter.costs()}
+    assert {"exit 1", "exit 1, rows='labelled'", "exit 1, view=16", "tuned"} <= names
+    assert any(name.startswith("exit 1, rows=") and "labelled" not in name for name in names)
+
+
+def test_what_the_user_asks_for_is_not_varied(clock: Clock) -> None:
+    torch.manual_seed(0)
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
+    sifter = Sifter(model, keep=0.5, exit="auto", audit_every=0, rows=2)
+    sifter.select(token_batch(size=8, length=32))
+    assert {way.name for way in sifter.costs()} == {"exit 1", "tuned"}
+
+
+def test_images_are_tried_smaller_and_at_earlier_modules(clock: Clock) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, 4),
+    )  # fmt: skip
+    data = TensorDataset(torch.randn(16, 3, 16, 16), torch.randint(0, 4, (16,)))
+    sifter = Sifter(model, keep=0.5, exit="auto")
+    for images, labels in sifter(DataLoader(data, batch_size=8)):
+        assert images.shape == (8, 3, 16, 16)
+        nn.functional.cross_entropy(model(images), labels).backward()
+    names = {way.name for way in sifter.costs()}
+    assert {"tuned", "tuned, view=8", "input"} <= names
+    assert "exit 1" in sifter.exit.refused  # type: ignore[attr-defined]
+
+
+def test_a_fixed_exit_has_its_own_cost_in_the_table() -> None:
+    torch.manual_seed(0)
+    model = Net()
+    sifter = Sifter(model, keep=0.5, exit="last", audit_every=1)
+    batches = _batches(2, size=16)
+    assert "not audited yet" in str(sifter.costs())
+    for x, y in sifter(batches):
+        nn.functional.cross_entropy(model(x), y).backward()
+    (way,) = sifter.costs()
+    assert way.used
+    assert way.cost > 0
+    assert 0 <= way.recall <= 1
+    assert way.kept_loss == pytest.approx(0.5 * (sifter.stats().rho_approx or 0))
+
+
+def test_a_table_is_in_the_order_of_net_gains_with_unknown_ones_last() -> None:
+    nan = float("nan")
+    costs = Costs(
+        [WayCost("b", nan, 0, 0, 0.9), WayCost("c", 1.0, 0, 0, 0.9), WayCost("a", 0.1, 0, 0, 0.6)]
+    )
+    assert [way.name for way in costs] == ["a", "c", "b"]
+    assert AGAIN > FIRST > LATER

@@ -1,0 +1,118 @@
+"""Views: less of each sample, for every layout of a batch that is known."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+
+from sifting.model.call import Call
+from sifting.model.viewing import View, check_seen
+from tests.helpers.models import token_batch
+
+
+def test_every_member_of_a_sequence_is_cut() -> None:
+    batch = {
+        **token_batch(length=10),
+        "pairs": torch.ones(6, 1, 10, 10),
+        "embeds": torch.zeros(6, 10, 4),
+        "next_sentence_label": torch.zeros(6),
+        "names": ["a"] * 6,
+    }
+    seen = View((2, 6))(Call(), batch)
+    assert torch.equal(seen["input_ids"], batch["input_ids"][:, 2:6])
+    assert torch.equal(seen["labels"], batch["labels"][:, 2:6])
+    assert seen["pairs"].shape == (6, 1, 4, 4)
+    assert seen["embeds"].shape == (6, 4, 4)
+    assert seen["next_sentence_label"] is batch["next_sentence_label"]
+    assert seen["names"] == batch["names"]
+    assert batch["input_ids"].shape == (6, 10)  # the user's own is as it was
+
+
+def test_a_batch_that_is_no_longer_is_left_alone() -> None:
+    batch = token_batch(length=10)
+    assert View(10)(Call(), batch) is batch
+    images = (torch.zeros(4, 3, 16, 16), torch.zeros(4).long())
+    assert View(16)(Call(), images)[0] is images[0]
+
+
+def test_images_are_averaged_in_any_layout() -> None:
+    image = torch.arange(64.0).view(1, 1, 8, 8).repeat(4, 3, 1, 1)
+    labels = torch.zeros(4).long()
+    small = View(4)(Call(), (image, labels))[0]
+    assert small.shape == (4, 3, 4, 4)
+    assert torch.equal(small[0, 0, 0, :2], torch.tensor([4.5, 6.5]))
+    last = View(4)(Call(), (image.permute(0, 2, 3, 1), labels))[0]
+    assert torch.equal(last.permute(0, 3, 1, 2), small)
+    whole = View(4)(Call(), {"pixel_values": image.to(torch.uint8), "labels": labels})
+    assert whole["pixel_values"].dtype == torch.uint8
+
+
+def test_pairs_and_named_tuples_keep_their_type() -> None:
+    Pair = namedtuple("Pair", "tokens labels")
+    seen = View(3)(Call(), Pair(torch.ones(4, 8).long(), torch.zeros(4).long()))
+    assert type(seen) is Pair
+    assert seen.tokens.shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("view", "error", "words"),
+    [
+        (0, ValueError, "view=0 shows nothing"),
+        (-4, ValueError, "view=-4 shows nothing"),
+        ((5, 5), ValueError, r"view=\(5, 5\) is no stretch"),
+        (0.5, TypeError, "view=0.5: give a number"),
+        (True, TypeError, "view=True: give a number"),
+    ],
+)
+def test_what_is_no_view_is_refused_by_its_value(
+    view: Any, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        View(view)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ((torch.zeros(4, 12), torch.zeros(4).long()), "neither images .* nor tokens"),
+        ((torch.zeros(4, 3, 8, 8), torch.zeros(4, 8, 8).long()), "are of each pixel"),
+        (
+            {"input_ids": torch.ones(2, 8).long(), "start_positions": torch.zeros(2).long()},
+            "start_positions",
+        ),
+        (
+            {"input_ids": torch.ones(1, 8).long(), "position_ids": torch.arange(4).repeat(2)[None]},
+            "the batch is packed",
+        ),
+    ],
+)
+def test_batches_that_cannot_be_cut_are_refused(batch: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=f"view=4: .*{words}"):
+        View(4)(Call(), batch)
+
+
+def test_padding_on_the_left_is_refused() -> None:
+    batch = token_batch(length=10)
+    batch["attention_mask"][2, :7] = 0
+    assert View(8)(Call(), batch)["input_ids"].shape == (6, 8)
+    with pytest.raises(ValueError, match="view=6 shows nothing but padding of 1 of 6 sequences"):
+        View(6)(Call(), batch)
+
+
+def test_a_view_without_most_labels_is_refused() -> None:
+    batch = token_batch(length=10)
+    batch["labels"][:4, :5] = -100
+    with pytest.raises(ValueError, match="view=5 shows no label of"):
+        check_seen(View(5), Call(), batch, View(5)(Call(), batch))
+    check_seen(View(9), Call(), batch, View(9)(Call(), batch))
+
+
+def test_a_function_must_keep_the_number_of_samples() -> None:
+    batch = (torch.zeros(4, 12), torch.zeros(4).long())
+    seen = View(lambda b: (b[0][:, :3], b[1]))(Call(), batch)
+    assert seen[0].shape == (4, 3)
+    with pytest.raises(ValueError, match=r"view= made 2 samples .* of 4"):
+        View(lambda b: (b[0][:2], b[1][:2]))(Call(), batch)
