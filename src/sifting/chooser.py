@@ -75,7 +75,8 @@ class Chooser:
         with self.meter.time("scoring", device):
             found = self.scorer.scores(batch, learn=True) if self.rule.policy.scored else None
             rule = self.rule if found is not None else replace(self.rule, policy=Random())
-            scores_B = torch.zeros(size, device=device) if found is None else found
+            # the one wait for the device: everything after it is a few numbers on the host
+            scores_B = torch.zeros(size) if found is None else found.cpu()
             self.auditor.by_loss = self.scorer.score == "loss"
             made, choice = self._choose(batch, scores_B, rule, step, count)
         self.meter.counts["selections"] += 1
@@ -108,10 +109,19 @@ class Chooser:
                 kept = together.exchange(batch, share, self.samples)
         elif count < len(scores_B):
             kept = self.samples.take(batch, choice.indices_K, size=len(scores_B))
+        device = self.scorer.device
         selection = Selection(
-            choice.indices_K[mine], choice.weights_K[mine], scores_B, kept, choice.explored_K[mine]
+            choice.indices_K[mine],
+            choice.weights_K[mine].to(device, non_blocking=True),
+            scores_B.to(device, non_blocking=True),
+            kept,
+            choice.explored_K[mine].to(device, non_blocking=True),
         )
-        return Step(len(selection.indices), selection, choice.explored, count), choice
+        handed = None
+        if self.scorer.reuse is not None and together is None and count < len(scores_B):
+            handed = self.scorer.reuse.handed(kept, choice.indices_K, len(scores_B))
+        made = Step(len(selection.indices), selection, choice.explored, count, handed=handed)
+        return made, choice
 
     def _audit(self, batch: Any, selection: Selection | None, choice: Choice, step: int) -> None:
         assert selection is not None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sifting.compose import say_changes
 from sifting.cursor import Cursor
+from sifting.exits.beside import Beside
 from sifting.exits.scoring import DTYPES
 from sifting.measure.meter import Meter
 from sifting.plain import Plain, damaged, generator_state
@@ -19,6 +20,8 @@ VERSION = 3  # of a state
 
 def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
     """The state of a sifter; see `Sifter.state_dict`."""
+    # first: until it is scored, an exit has something to set aside
+    ahead = None if sifter.beside is None else sifter.beside.state_dict()
     cursor = sifter.cursor.state_dict()
     return {
         "version": VERSION,
@@ -31,6 +34,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
         "exit": sifter.exit.state_dict(),
         "pilot": None if sifter.pilot is None else sifter.pilot.state_dict(),
         "under_way": sifter.observer.under_way,
+        "ahead": None if ahead is None or epoch_over else ahead,
     }
 
 
@@ -49,10 +53,13 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     place = Cursor.checked(found.get("cursor"), steps=meter.counts["steps"])
     settings = found.inside("settings").content
     under_way = found.whole("under_way")
+    ahead = Beside.checked(state.get("ahead"))
     pilot = None if sifter.pilot is None else found.inside("pilot")
     economy = found.inside("economy") if "economy" in found else None  # states of before have none
     if economy is not None:
         economy.whole("low", least=-1, most=1)
+    if sifter.beside is not None:
+        sifter.beside.drop()
     # the last that can fail, so that nothing else has changed yet
     _load_learned(sifter, found.inside("exit").content, pilot)
     sifter._generator.set_state(generator)
@@ -63,6 +70,8 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     sifter.meter.load_state_dict(found.get("meter"))
     sifter.observer.forget()
     sifter.observer.under_way = under_way
+    if sifter.beside is not None and place[1] is not None:
+        sifter.beside.ahead = ahead
     say_changes(settings, sifter.settings())
 
 

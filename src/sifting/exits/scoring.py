@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+<<<<<<< HEAD
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+=======
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+>>>>>>> main
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sifting.data.tree import describe, to_device
+from sifting.data.tree import to_device
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
+from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit
+from sifting.exits.checks import check_count
 from sifting.exits.economy import Economy
+from sifting.exits.planning import Planner
+from sifting.exits.reuse import Reuse
 from sifting.log import say
-from sifting.measure.audit import warn_user
-from sifting.model.agreement import to_verify, verifiable, verify
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
+<<<<<<< HEAD
 from sifting.model.evidence import MOST_CHECKS, Evidence
 from sifting.model.in_step import in_step
 from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
+=======
+from sifting.model.no_trace import no_trace
+from sifting.model.objective import PerSampleLoss, Score
+from sifting.model.plan import Plan
+from sifting.model.replica import changing_hooks
+>>>>>>> main
 from sifting.parallel.detect import first_rank, sharded, unwrap
 from sifting.parallel.ranks import Ranks
+from sifting.rng import StreamWatch
 
-UNPLANNED = 10  # batches without any label before a warning
 DTYPES = (None, torch.bfloat16, torch.float16)  # of autocast, by their number in the state
 
 Examined = tuple[Tensor, Tensor | None, Tensor | None]
 
 
-class Scorer:
+class Scorer(Planner):
     """Scores batches at an exit, and examines them by the whole model.
 
     Args:
@@ -61,6 +75,7 @@ class Scorer:
         idle: bool,
         economy: Economy | None = None,
     ) -> None:
+        super().__init__()
         self.whole, self.model = model, unwrap(model)
         self.economy = Economy() if economy is None else economy
         self.exit, self.call, self.loss_fn = exit, call, loss_fn
@@ -69,12 +84,10 @@ class Scorer:
         self.losses_fn, self.batch_size, self.idle = losses, batch_size, idle
         self.sharded = sharded(self.model)
         self.ranks: Ranks | None = None  # those that have to run the model in step with this one
-        self.active = False
+        self._busy = threading.local()
+        self.beside: Beside | None = None  # scores the next candidates while a step is trained
+        self.reuse: Reuse | None = None  # hands a frozen prefix's states to the training forward
         self.autocast = 0  # of the user's training forward, as a place in DTYPES
-        self.plan: Plan | None = None  # the one used last
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
-        self._evidence: dict[tuple[Any, ...], Evidence] = {}
-        self._unplanned = 0  # batches in which nothing had a label
         self._exact = BlockExit("last")
 
     @property
@@ -84,29 +97,96 @@ class Scorer:
             return parameter.device
         return torch.device("cpu")
 
+    @property
+    def active(self) -> bool:
+        """Whether this thread runs the model to score; the user's own may train it meanwhile."""
+        return getattr(self._busy, "now", False)
+
     def scores(self, batch: Any, *, learn: bool) -> Tensor | None:
         """Scores of a batch; None where none of its samples has a label."""
+        beside = self.beside if learn else None
+        found_B = None if beside is None else beside.take(batch)
+        if found_B is None:
+            return self.score_here(batch, learn=learn, beside=beside)
+        self.check(batch)  # in a run that was resumed, the plan is not known yet
+        if self.plan is not None:
+            with torch.no_grad():
+                self.exit.learn(self.plan)
+        return found_B
+
+    def score_here(self, batch: Any, *, learn: bool, beside: Beside | None = None) -> Tensor | None:
+        """Scores of a batch, made now.
+
+        Args:
+            learn: whether an exit with weights of its own learns from it.
+            beside: holds its copy of the model against this, where it has not yet.
+        """
         moved, still = self._given(batch)
         with torch.no_grad() if still else self._pass():
-            plan = self._planned(moved)
+            plan = self._planned(moved, batch)
             if plan is None:
                 return None
+            plan = plan.trusting(batch)
             if learn and self.economy.low is None:
                 self._measure_precision(plan, moved)
-            scores_B = self._scored(plan, moved, learn=learn)
-            self._check_count(moved, len(scores_B))
+            proves = beside is not None and not still and beside.wants_proof(moved)
+            with ExitStack() as stack:
+                hooks = stack.enter_context(changing_hooks(self.model)) if proves else []
+                if self.reuse is not None and learn:
+                    stack.enter_context(self.reuse.watching(moved))
+                streams = StreamWatch(self.device) if proves else None
+                scores_B = self.scored(plan, moved, learn=learn)
+                random = streams is not None and streams.drawn
+            if proves:
+                assert beside is not None
+                beside.prove(moved, plan, scores_B.float(), random, hooks)
             if learn:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
         return scores_B.float().to(self.device)
 
+<<<<<<< HEAD
     def _scored(self, plan: Plan, batch: Any, *, learn: bool) -> Tensor:
         """Scores of a batch at the exit, piece by piece."""
         with self.economy.drawing(advance=learn):
             pieces = self._pieces(batch)
             return torch.cat([self._at_exit(plan, one, self.score, learn=learn) for one in pieces])
+=======
+    def scored(
+        self,
+        plan: Plan,
+        batch: Any,
+        *,
+        learn: bool,
+        exit: Exit | None = None,
+        model: nn.Module | None = None,
+        economy: Economy | None = None,
+    ) -> Tensor:
+        """Scores of a batch at the exit, piece by piece.
 
-    def _at_exit(self, plan: Plan, batch: Any, score: Score, *, learn: bool) -> Tensor:
+        Args:
+            exit, model, economy: those of a copy of the model, whose positions are drawn already.
+        """
+        with nullcontext() if economy is not None else self.economy.drawing(advance=learn):
+            found = [
+                self._at_exit(plan, piece, self.score, learn, exit, model, economy)
+                for piece in self.pieces(batch)
+            ]
+        check_count(self.call.samples, batch, sum(map(len, found)))
+        return torch.cat(found)
+>>>>>>> main
+
+    def _at_exit(
+        self,
+        plan: Plan,
+        batch: Any,
+        score: Score,
+        learn: bool,
+        exit: Exit | None = None,
+        model: nn.Module | None = None,
+        economy: Economy | None = None,
+    ) -> Tensor:
         """Scores of some samples by as much of them as is looked at."""
+<<<<<<< HEAD
         seen = self.economy.viewed(self.call, batch)
         with self.economy.lowered(self.device):
             chosen = self.economy.chosen(plan, seen)
@@ -115,33 +195,24 @@ class Scorer:
     def _measure_precision(self, plan: Plan, batch: Any) -> None:
         """On the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
         self.economy.measure(lambda: self._scored(plan, batch, learn=False), self.device)
+=======
+        exit, economy = exit or self.exit, economy or self.economy
+        seen = economy.viewed(self.call, batch)
+        with economy.lowered(self.device):
+            return exit.score(economy.chosen(plan, seen), model or self.model, seen, score, learn)
+
+    def _measure_precision(self, plan: Plan, batch: Any) -> None:
+        """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
+        self.economy.measure(lambda: self.scored(plan, batch, learn=False), self.device)
+>>>>>>> main
         if self.ranks is not None:
             self.economy.low = self.ranks.gather(self.economy.low)[0]
         if self.economy.low and first_rank():
             say("candidates are scored in bf16, which was measured to be faster here")
 
-    def _check_count(self, batch: Any, count: int) -> None:
-        """Raise where there is not one score for each sample."""
-        samples = self.call.samples
-        size = samples.size(batch)
-        if count == size:
-            return
-        if samples.documents(batch) is not None:
-            raise ValueError(
-                f"the batch is packed, {size} documents in {count} rows, and what is scored has one value a "
-                "row: leave loss_fn= and score= to the library where the model trains cross-entropy, or pass "
-                "losses=lambda model, batch: … that returns one loss a document"
-            )
-        raise ValueError(
-            f"the batch holds {size} samples ({describe(batch)}), and the model's outputs make {count} scores of "
-            "it: say how many samples there are with batch_size=, and how to take some of them with "
-            "take=lambda batch, indices: … where they are not along the first dimension; or pass forward= "
-            "that returns a row for each sample"
-        )
-
     def _given(self, batch: Any) -> tuple[Any, bool]:
         """A batch where it is scored, and whether nothing of the model is run for it."""
-        known = self._kind(batch) in self._plans
+        known = self.kind(batch) in self.plans
         still = known and not self.exit.runs  # nothing to be quiet about, nothing to move
         return (batch if still else self.moved(batch)), still
 
@@ -182,15 +253,15 @@ class Scorer:
                 return None
             found: list[Examined] = []
             with self.economy.drawing(advance=False):
-                for piece in self._pieces(moved):
+                for piece in self.pieces(moved):
                     exact_B, wrong_B = self._exact.examine(plan, self.model, piece)
-                    early_B = self._at_exit(plan, piece, "loss", learn=False) if early else None
+                    early_B = self._at_exit(plan, piece, "loss", False) if early else None
                     found.append((exact_B, wrong_B, early_B))
         return found
 
     def check(self, batch: Any) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""
-        known = self._plans.get(self._kind(batch))
+        known = self.plans.get(self.kind(batch))
         if known is not None:
             self.plan = known
             return
@@ -207,7 +278,7 @@ class Scorer:
         some = samples.take(batch, torch.arange(min(size, 2)), size=size)
         if self.exit.runs:
             with self.economy.naming(), self.economy.drawing(advance=False):
-                self._at_exit(plan, some, self.score, learn=False)
+                self._at_exit(plan, some, self.score, False)
         if all(part.labels is not None for part in plan.parts):
             self._exact.examine(plan, self.model, some)
 
@@ -216,7 +287,7 @@ class Scorer:
         if self.plan is None:
             return None
         with torch.no_grad():
-            return self.plan.losses(output, self.moved(batch))
+            return self.plan.trusting(batch).losses(output, self.moved(batch))
 
     def note_autocast(self) -> None:
         """Remember the autocast that is open now, in the user's training forward."""
@@ -233,7 +304,7 @@ class Scorer:
         """A batch on the model's device."""
         return to_device(batch, self.device)
 
-    def _pieces(self, batch: Any) -> list[Any]:
+    def pieces(self, batch: Any) -> list[Any]:
         samples = self.call.samples
         return samples.split(batch, self.batch_size or samples.size(batch))
 
@@ -244,12 +315,12 @@ class Scorer:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While open, forwards of the model are not the user's own."""
-        before, self.active = self.active, True
+        """While open, forwards of the model in this thread are not the user's own."""
+        before, self._busy.now = self.active, True
         try:
             yield
         finally:
-            self.active = before
+            self._busy.now = before
 
     def mirrored_autocast(self) -> AbstractContextManager[Any]:
         """The autocast of the user's training forward, which is open only in the loop's body."""
@@ -257,6 +328,7 @@ class Scorer:
         if dtype is None or torch.is_autocast_enabled(device):
             return nullcontext()
         return torch.autocast(device, dtype=dtype)
+<<<<<<< HEAD
 
     def _kind(self, batch: Any) -> tuple[Any, ...]:
         """What a plan goes by. Ranks in step must find theirs at once, whatever labels each has."""
@@ -348,3 +420,5 @@ class Scorer:
             probe = to_device(probe, torch.device("cpu"))
         probe = self.ranks.share_first(probe)
         return None, None if probe is None else self.moved(probe)
+=======
+>>>>>>> main
