@@ -317,16 +317,11 @@ class Sifter:
         return compose.of_all_ranks(stats, self.meter, self._scorer) if reduce else stats
 
     def costs(self) -> Costs:
-<<<<<<< HEAD
-        """What each way of scoring that was compared costs and tells; that in use where none were."""
-        return costs_of(self.exit, self.stats())
-=======
         """What ways of scoring cost beside the step, and how well each ranks: prints as a table.
 
         With exit="auto" and a fixed `keep`, all that were compared; else the exit in use, by its audits.
         """
         return compose.costs_of(self.exit, self.stats())
->>>>>>> main
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
         """Everything needed to go on identically, as plain tensors and numbers.

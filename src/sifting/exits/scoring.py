@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-<<<<<<< HEAD
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-=======
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
->>>>>>> main
 from typing import Any
 
 import torch
@@ -26,18 +22,10 @@ from sifting.exits.reuse import Reuse
 from sifting.log import say
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
-<<<<<<< HEAD
-from sifting.model.evidence import MOST_CHECKS, Evidence
-from sifting.model.in_step import in_step
-from sifting.model.no_trace import no_trace
-from sifting.model.objective import PerSampleLoss, Score
-from sifting.model.plan import Plan, probe_rows, signature
-=======
 from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan
 from sifting.model.replica import changing_hooks
->>>>>>> main
 from sifting.parallel.detect import first_rank, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.rng import StreamWatch
@@ -144,13 +132,6 @@ class Scorer(Planner):
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
         return scores_B.float().to(self.device)
 
-<<<<<<< HEAD
-    def _scored(self, plan: Plan, batch: Any, *, learn: bool) -> Tensor:
-        """Scores of a batch at the exit, piece by piece."""
-        with self.economy.drawing(advance=learn):
-            pieces = self._pieces(batch)
-            return torch.cat([self._at_exit(plan, one, self.score, learn=learn) for one in pieces])
-=======
     def scored(
         self,
         plan: Plan,
@@ -173,7 +154,6 @@ class Scorer(Planner):
             ]
         check_count(self.call.samples, batch, sum(map(len, found)))
         return torch.cat(found)
->>>>>>> main
 
     def _at_exit(
         self,
@@ -186,16 +166,6 @@ class Scorer(Planner):
         economy: Economy | None = None,
     ) -> Tensor:
         """Scores of some samples by as much of them as is looked at."""
-<<<<<<< HEAD
-        seen = self.economy.viewed(self.call, batch)
-        with self.economy.lowered(self.device):
-            chosen = self.economy.chosen(plan, seen)
-            return self.exit.score(chosen, self.model, seen, score, learn)
-
-    def _measure_precision(self, plan: Plan, batch: Any) -> None:
-        """On the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
-        self.economy.measure(lambda: self._scored(plan, batch, learn=False), self.device)
-=======
         exit, economy = exit or self.exit, economy or self.economy
         seen = economy.viewed(self.call, batch)
         with economy.lowered(self.device):
@@ -204,7 +174,6 @@ class Scorer(Planner):
     def _measure_precision(self, plan: Plan, batch: Any) -> None:
         """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
         self.economy.measure(lambda: self.scored(plan, batch, learn=False), self.device)
->>>>>>> main
         if self.ranks is not None:
             self.economy.low = self.ranks.gather(self.economy.low)[0]
         if self.economy.low and first_rank():
@@ -328,97 +297,3 @@ class Scorer(Planner):
         if dtype is None or torch.is_autocast_enabled(device):
             return nullcontext()
         return torch.autocast(device, dtype=dtype)
-<<<<<<< HEAD
-
-    def _kind(self, batch: Any) -> tuple[Any, ...]:
-        """What a plan goes by. Ranks in step must find theirs at once, whatever labels each has."""
-        # only a model's own loss can ignore a class that nobody was told of
-        zeros = self.ranks is None and self.loss_fn is None and self.losses_fn is None
-        return signature(
-            self.call, batch, zeros=zeros and self.call.takes_labels(self.model, batch)
-        )
-
-    def _planned(self, batch: Any) -> Plan | None:
-        """How the model is scored on such a batch; None while no sample with a label was seen."""
-        kind = self._kind(batch)
-        if kind in self._plans and self._holds(kind, batch):
-            self.plan = self._plans[kind]
-            return self.plan
-        rows, probe = self._probe(batch)
-        if probe is None:
-            self._unplanned += 1
-            if self._unplanned == UNPLANNED:
-                warn_user(
-                    f"{UNPLANNED} batches had no sample with a label, so the kept were picked at random: "
-                    f"look at {', '.join(self.call.labels_of(batch))}, or pass labels="
-                )
-            return None
-        plan = Plan.resolve(
-            self.call,
-            self.model,
-            probe,
-            self.loss_fn,
-            losses=self.losses_fn,
-            score=None if self._by_default and self.losses_fn is not None else self.score,
-            rows=rows,
-        )
-        if self.sharded:
-            plan = in_step(plan)
-        if not self.idle:
-            if self._by_default and self.exit.default_score != "loss":
-                self.score = plan.default_score()
-            plan = plan.for_score(self.score, self.model, probe)
-            plan = self.economy.planned(plan, self.score)
-            self.economy.check(self.call, batch)
-            with self.economy.naming():
-                self.exit.prepare(plan, self.model, self.economy.viewed(self.call, probe))
-        plan.check_batch(batch)
-        self._verify(kind, plan, batch)
-        if (not self._plans or kind in self._plans) and first_rank():
-            say(f"the objective that is scored is {plan.describe()}")
-        if plan.kind == "model":
-            warn_user(
-                "the model's loss is not one that its logits and labels explain (smoothing, weights, "
-                "or no logits), so exact losses are taken from it one sample at a time, which is "
-                "slow: pass forward= that returns the logits, and loss_fn="
-            )
-        self.plan = self._plans[kind] = plan
-        return plan
-
-    def _holds(self, kind: tuple[Any, ...], batch: Any) -> bool:
-        """Whether a plan gives the model's own loss of a batch with classes that it was not tried on."""
-        plan = self._plans[kind]
-        still = self.ranks is not None or not self.exit.runs  # nothing more is run for it
-        if still or self._evidence[kind].suffices(plan, batch):
-            return True
-        try:
-            self._verify(kind, plan, batch)
-        except ValueError:  # found anew, or refused
-            self._evidence[kind] = Evidence()
-            return False
-        return True
-
-    def _verify(self, kind: tuple[Any, ...], plan: Plan, batch: Any) -> None:
-        evidence = self._evidence.setdefault(kind, Evidence())
-        if not verifiable(plan, self.model, batch):
-            evidence.checks = MOST_CHECKS
-            return
-        piece = to_verify(plan, batch)
-        verify(plan, self.model, piece)
-        evidence.add(plan, piece)
-
-    def _probe(self, batch: Any) -> tuple[Tensor | None, Any | None]:
-        """Some samples with labels to find out with; the same on all ranks that stay in step.
-
-        What is tried with a sharded model takes as many forwards on every rank.
-        """
-        rows = probe_rows(self.call, batch)
-        probe = None if rows is None else self.call.samples.take(batch, rows)
-        if self.ranks is None:
-            return rows, probe
-        if probe is not None:
-            probe = to_device(probe, torch.device("cpu"))
-        probe = self.ranks.share_first(probe)
-        return None, None if probe is None else self.moved(probe)
-=======
->>>>>>> main
