@@ -94,8 +94,8 @@ def limits(row: str) -> str:
         about += (
             f", length {result['length']}, score='loss'; FLOP ratio of exit 1 as it is {result['flops']:.3f}, "
             f"the paper's cost (length 512, A100) {result['paper_512']:.3f}. {_measured(result)} Quality: "
-            f"{judged['model']}; {judged['batches']} batches of {judged['candidates']} candidates it has not seen. "
-            f"{_measured(judged)}"
+            f"{judged['model']}; {judged['batches']} batches of {judged['candidates']} candidates it has not "
+            f"seen. {_measured(judged)}"
         )
     else:
         about += f"; accuracy {result['accuracy']:.1%} at the end. {_measured(result)}"

@@ -69,7 +69,7 @@ class Portable:
 
     @property
     def _ranks(self) -> Ranks | None:
-        return self.sifter.ranks or (Ranks(lambda: self.sifter.device) if in_use() else None)
+        return self.sifter._scorer.ranks or (Ranks(lambda: self.sifter.device) if in_use() else None)
 
 
 def rank_states(sifter: Sifter, ranks: Ranks | None) -> list[dict[str, Any]]:

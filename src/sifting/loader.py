@@ -15,6 +15,7 @@ import torch
 
 from sifting.cursor import Place, choice_of
 from sifting.data.begun import begun_by_workers
+from sifting.data.documents import nothing_to_choose
 from sifting.data.drawing import IndexSource, draws_by_index
 from sifting.data.lookahead import Lookahead
 from sifting.data.pooling import PoolPosition, PoolSource
@@ -92,6 +93,8 @@ class SiftedLoader:
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
         self._check_place(resumed)
+        sifter.trained_in(sifter.model)  # it may have been sharded since
+        self._check_lengths()
         if sifter.pilot is not None:
             sifter.pilot.passes += resumed is None
             if sifter.pilot.trials is not None:
@@ -127,6 +130,16 @@ class SiftedLoader:
                 f"cannot resume: the state is a place among {_words(resumed)}, and this loader, a "
                 f"{type(self.loader).__name__} with draws={self.sifter.draws!r}, has none such: give the "
                 "loader and the draws= that the state was saved with"
+            )
+
+    def _check_lengths(self) -> None:
+        """Raise, on all ranks that stay in step, where some have more batches than others."""
+        ranks = self.sifter.chooser.scorer.ranks
+        lengths = [] if ranks is None else ranks.gather(self._length)
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                f"the ranks have {', '.join(map(str, lengths))} batches of this epoch, and they have to take as "
+                "many steps: give all as many (DistributedSampler does, Accelerate does with even_batches=True)"
             )
 
     def _begun(self, start: Callable[[], Iterator[T]]) -> Lookahead[T]:
@@ -297,10 +310,7 @@ class SiftedLoader:
         if not callable(keep) and keep == 1:
             return  # the plain loop
         if size < 2 and self.sifter.draws == "batch":
-            raise ValueError(
-                f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
-                "times the batch you train on, or leave out draws='batch'"
-            )
+            raise nothing_to_choose(candidates, size, remedy=", or leave out draws='batch'")
         self.sifter.chooser.check(candidates, divides=self.sifter.draws == "batch")
 
     def _step(self) -> AbstractContextManager[None]:

@@ -7,6 +7,7 @@ loader ─ candidates ─▶ chooser: exit (truncated forward) ─▶ scores ─
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -200,8 +201,7 @@ class Sifter:
             self.pilot = keep = compose.make_pilot(
                 self._scorer, self.exit, meter=self.meter, rule=self.rule, trial=trial, seed=seed
             )
-        assert not isinstance(keep, str)
-        assert keep is not None
+        assert not isinstance(keep, str | None)
         self.schedule = Schedule(keep, warmup_steps, stop_step, every)
         if scored:  # what keeps everything, or chooses at random, needs no exit
             self.exit.suits(Setting(self._scorer.score, scope, self._scorer.call, trim))
@@ -209,28 +209,25 @@ class Sifter:
         self._scorer.beside = self.beside = make_beside(self._scorer, ahead, auto=bool(self.pilot))
         self._scorer.reuse = make_reuse(self._scorer, reuse, scope=scope, ahead=ahead)
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
-        self.ranks = compose.join_ranks(self._scorer, self.auditor, scope, group, settings)
-        if self.pilot is not None:
-            self.pilot.ranks = self.pilot.held_out.ranks = self.ranks
+        self._group = group
+        compose.join_ranks(self._scorer, self.auditor, scope, group, settings)
+        shared: Any = {"meter": self.meter, "auditor": self.auditor, "pilot": self.pilot}
         self.chooser = Chooser(
             self._scorer,
             rule=self.rule,
             schedule=self.schedule,
-            meter=self.meter,
-            auditor=self.auditor,
             generator=self._generator,
             nonfinite=nonfinite,
-            together=self.ranks if scope == "global" else None,
-            pilot=self.pilot,
+            together=self._scorer.ranks if scope == "global" else None,
+            **shared,
         )
         self.observer = Observer(
             self._scorer,
             self.exit,
-            meter=self.meter,
-            auditor=self.auditor,
             trims=trim > 0,
             idle=not scored,
-            pilot=self.pilot,
+            wrapped=weakref.WeakMethod(self.trained_in),
+            **shared,
         )
 
     def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
@@ -243,6 +240,10 @@ class Sifter:
     def settings(self) -> dict[str, Any]:
         """What is selected by, in plain values: for logs, and for ranks to compare."""
         return compose.settings_of(self._scorer, self.rule, self.schedule)
+
+    def trained_in(self, model: nn.Module) -> None:
+        """Take note that the model was wrapped for DDP, or sharded, since; in a loop, its steps tell."""
+        compose.join_late(self._scorer, model, self.auditor, self._group)
 
     def rehearse(self) -> None:
         """Sift and audit every batch from now on, silently: to measure what both cost."""
@@ -278,7 +279,7 @@ class Sifter:
         For loops that do not iterate over `sifter(loader)`; it counts as a step.
         """
         size = self.chooser.samples.size(batch)
-        compose.check_candidates(size)
+        compose.check_candidates(batch, size)
         self.observer.end_step()
         if not self.meter.counts["steps"]:
             self.chooser.check(batch, divides=False)
@@ -313,9 +314,7 @@ class Sifter:
         stats = replace(self.meter.stats(), economy=str(self._scorer.economy))
         if self.pilot is not None:
             stats = replace(stats, **self.pilot.summary())
-        return (
-            compose.of_all_ranks(stats, self.meter, self._scorer, self.ranks) if reduce else stats
-        )
+        return compose.of_all_ranks(stats, self.meter, self._scorer) if reduce else stats
 
     def costs(self) -> Costs:
         """What ways of scoring cost beside the step, and how well each ranks: prints as a table.

@@ -20,7 +20,7 @@ from tests.parallel.scripts import ahead, piloting, remembering, resuming, selec
         pytest.param(selecting, 6, id="two-ranks-choose-as-one-process-does"),
         pytest.param(sharding, 7, id="a-sharded-model-is-scored-as-a-whole-one-is"),
         pytest.param(ahead, 2, id="candidates-are-scored-beside-the-step-on-two-ranks"),
-        pytest.param(piloting, 3, id="an-autopilot-decides-alike-on-two-ranks"),
+        pytest.param(piloting, 4, id="an-autopilot-decides-alike-on-two-ranks"),
         pytest.param(remembering, 4, id="ranks-share-a-memory-and-read-only-what-they-train"),
     ],
 )
