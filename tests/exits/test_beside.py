@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -463,3 +465,21 @@ def test_compiled_models() -> None:
 def test_a_state_without_a_thread_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="what was scored ahead has no 'streams'"):
         Beside.checked({"scores": None, "lessons": {}})
+
+
+def test_a_loop_left_open_ends_with_the_interpreter_and_says_nothing() -> None:
+    code = """
+import torch
+from torch import nn
+from sifting import Sifter
+net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+batches = [(torch.randn(8, 4), torch.randint(0, 3, (8,))) for _ in range(8)]
+loop = iter(Sifter(net, exit=1, score="loss", ahead=1)(batches))
+for _ in range(4):
+    next(loop)
+print("over")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "over\n")
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr

@@ -11,6 +11,7 @@ stream of its own, of the lowest priority there is.
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from collections.abc import Mapping
@@ -77,7 +78,7 @@ class Beside:
         self._executor: ThreadPoolExecutor | None = None
         self._handle: Any = None
         self._stream: Any = None
-        self._owner: object = None
+        self.owner: object = None  # of the epoch under way
         _EVERY.add(self)
 
     def drawn(self, batch: Any, streams: RandomState) -> None:
@@ -232,12 +233,12 @@ class Beside:
         """Begin an epoch; gives what `close` takes. What a state named to be scored ahead stays."""
         if self.ahead is not None and self.ahead.batch is not None:
             self.drop()
-        self._owner = object()
-        return self._owner
+        self.owner = object()
+        return self.owner
 
     def close(self, owner: object) -> None:
         """End the thread and let go of the optimizers, unless another epoch has begun meanwhile."""
-        if owner is not self._owner:
+        if owner is None or owner is not self.owner:
             return
         self.drop()
         executor, self._executor = self._executor, None
@@ -334,6 +335,14 @@ def _before_fork() -> None:
         ahead = beside.ahead
         if ahead is not None and ahead.future is not None:
             wait([ahead.future])
+
+
+@atexit.register
+def _at_exit() -> None:
+    """A loop that was left open is closed while there is still something to close it with."""
+    for beside in list(_EVERY):
+        beside.close(beside.owner)
+        beside.owner = None
 
 
 if hasattr(os, "register_at_fork"):
