@@ -84,6 +84,16 @@ def limits(row: str) -> str:
     }
     shown = [key for key in columns if key in next(iter(judged["quality"].values()))]
     lines = []
+    if row == "ranking":  # without costs: those of BERT-base are a row of their own
+        for name, found in result["quality"].items():
+            lines.append(
+                [name, *(f"{found[k]['mean']:.3f} ± {found[k]['error']:.3f}" for k in shown)]
+            )
+        table = rows(["scored", *(columns[key] for key in shown)], lines)
+        return (
+            f"{table}\n\n{result['model']}; {result['batches']} batches of {result['candidates']} candidates it "
+            f"has not seen, score='loss', length 128. {_measured(result)}"
+        )
     for name, value in sorted(result["cost"].items(), key=lambda one: -one[1]):
         found = judged["quality"][name]
         figures = [f"{found[key]['mean']:.3f} ± {found[key]['error']:.3f}" for key in shown]
@@ -94,8 +104,8 @@ def limits(row: str) -> str:
         about += (
             f", length {result['length']}, score='loss'; FLOP ratio of exit 1 as it is {result['flops']:.3f}, "
             f"the paper's cost (length 512, A100) {result['paper_512']:.3f}. {_measured(result)} Quality: "
-            f"{judged['model']}; {judged['batches']} batches of {judged['candidates']} candidates it has not seen. "
-            f"{_measured(judged)}"
+            f"{judged['model']}; {judged['batches']} batches of {judged['candidates']} candidates it has not "
+            f"seen. {_measured(judged)}"
         )
     else:
         about += f"; accuracy {result['accuracy']:.1%} at the end. {_measured(result)}"

@@ -34,6 +34,7 @@ BEHAVIOUR = {
     "exits/test_peak_memory.py",
     "integrations/test_accelerate.py",  # needs no code of ours
     "integrations/test_ddp.py",
+    "integrations/test_many.py",
     "integrations/test_plain.py",
     "model/test_architectures_other.py",
     "model/test_architectures_text.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 LOOP = {"in sifter(loader):": "in loader:"}
+SFT = {
+    "trainer = SiftSFTTrainer(": "trainer = SFTTrainer(",
+    'sift={"exit": 2, "score": "loss", "keep": 0.5},': "",
+    "print(trainer.sifter.stats())": "",
+}
 # what each example says to sift, and what it would say to train on everything
 WITHOUT: dict[str, dict[str, str]] = {
     "plain_loop": LOOP,
@@ -23,6 +29,21 @@ WITHOUT: dict[str, dict[str, str]] = {
     "lightning_fit": {
         "callbacks=[sifting],": "callbacks=[],",
         "sifting.loader(loader)": "loader",
+    },
+    "sft_lora": {
+        "from trl import SFTConfig": "from trl import SFTConfig, SFTTrainer",
+        "from sifting.integrations.trl import SiftSFTTrainer": "",
+        **SFT,
+    },
+    "pretrain_folder": {
+        "from trl import SFTConfig": "from trl import SFTConfig, SFTTrainer",
+        "from sifting.integrations.trl import SiftSFTTrainer": "",
+        **SFT,
+    },
+    "sentences": {
+        "trainer = SiftTrainer(": "trainer = hf.Trainer(",
+        'sift={"exit": 1, "score": "loss", "keep": 0.5},': "",
+        "print(trainer.sifter.stats())": "",
     },
     "hf_trainer": {
         "from sifting.integrations.trainer import SiftTrainer": "from transformers import Trainer",
@@ -67,6 +88,8 @@ def test_an_example_sifts_and_makes_as_many_updates_as_without(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    assert len(path.read_text().splitlines()) < 80
     source = plain = path.read_text()
     sifted = updates(source, path)
     assert "(50%); " in capsys.readouterr().out or path.stem == "hf_trainer"

@@ -48,6 +48,7 @@ ORDER = [
     "cursor",
     "loader",
     "compose",
+    "by_hand",
     "state",
     "sifter",
     "reference",

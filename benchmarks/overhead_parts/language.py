@@ -36,6 +36,14 @@ ECONOMIES: dict[str, Economy] = {
     "view: 3 in 4, rows='labelled', bf16": {"view": 0.75, "rows": "labelled", "precision": "bf16"},
     "view: 1 in 2, rows: 1 in 2, bf16": {"view": 0.5, "rows": 0.5, "precision": "bf16"},
 }
+QUICK = (
+    "as it is",
+    "rows='labelled'",
+    "view: 1 in 2",
+    "bf16",
+    "rows='labelled', bf16",
+    "rows: 1 in 2, bf16",
+)
 LENGTH = 128
 CANDIDATES = 64  # a batch, where quality is measured
 BATCHES = 12  # of them
@@ -62,6 +70,8 @@ def bert_costs(args: argparse.Namespace, *, length: int, batch: int) -> dict[str
     cases: dict[str, Any] = {"update": lambda: update(model, optimizer, kept)}
     given = {}
     for name, economy in ECONOMIES.items():
+        if args.quick and name not in QUICK:
+            continue
         given[name] = in_numbers(economy, length=length, labelled=labelled)
         sifter = Sifter(model, exit=1, score="loss", keep=0.5, audit_every=0, **given[name])
         cases[name] = lambda sifter=sifter: sifter.select(candidates)

@@ -48,6 +48,7 @@ def main(argv: list[str]) -> int:
         "--batch", type=int, default=8, help="n of BERT-base; a quarter at length 512"
     )
     parser.add_argument("--updates", type=int, default=600, help="that models learn before ranking")
+    parser.add_argument("--quick", action="store_true", help="fewer cases of BERT-base")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("SIFT_DATA", "data")))
     parser.add_argument("--json", type=Path, default=RESULTS / "limits.json")
     parser.add_argument("--memory-case", choices=large.CASES, help=argparse.SUPPRESS)
@@ -74,7 +75,7 @@ def main(argv: list[str]) -> int:
 
 def _settings(argv: list[str]) -> list[str]:
     """The numbers that a command was given, without the place of its data."""
-    kept = []
+    kept = ["--quick"] if "--quick" in argv else []
     for flag in ("--rounds", "--batch", "--updates"):
         if flag in argv:
             kept += [flag, argv[argv.index(flag) + 1]]

@@ -16,12 +16,13 @@ STAGES = "resnet.encoder.stages"
 EXITS: dict[str, tuple[Any, dict[str, Any]]] = {
     "second stage": (f"{STAGES}.1", {}),
     "second stage, view 16": (f"{STAGES}.1", {"view": 16}),
-    "second stage, view 12": (f"{STAGES}.1", {"view": 12}),
     "second stage, bf16": (f"{STAGES}.1", {"precision": "bf16"}),
     "first stage": (f"{STAGES}.0", {}),
     "first stage, view 16": (f"{STAGES}.0", {"view": 16}),
-    "stem": ("resnet.embedder", {}),
-    "stem, view 16": ("resnet.embedder", {"view": 16}),
+    "first stage, view 16, bf16": (f"{STAGES}.0", {"view": 16, "precision": "bf16"}),
+    "first stage, view 12": (f"{STAGES}.0", {"view": 12}),
+    "first stage, view 12, bf16": (f"{STAGES}.0", {"view": 12, "precision": "bf16"}),
+    "stem, view 16, bf16": ("resnet.embedder", {"view": 16, "precision": "bf16"}),
     "input": (None, {}),
 }
 

@@ -69,7 +69,9 @@ class Portable:
 
     @property
     def _ranks(self) -> Ranks | None:
-        return self.sifter.ranks or (Ranks(lambda: self.sifter.device) if in_use() else None)
+        return self.sifter.chooser.scorer.ranks or (
+            Ranks(lambda: self.sifter.device) if in_use() else None
+        )
 
 
 def rank_states(sifter: Sifter, ranks: Ranks | None) -> list[dict[str, Any]]:
@@ -127,6 +129,7 @@ def state_of(parts: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[
     for name in ("generator", "autocast", "exit"):
         state[name] = copy.deepcopy(first[name])
     state["meter"] = Meter.divided([part["meter"] for part in parts], rank, world)
+    state["ahead"] = None  # of candidates that other ranks draw otherwise: they are scored anew
     looked = (state.get("pilot") or {}).get("held_out") or {}
     if any(hasattr(value, "device_mesh") for value in (looked.get("average") or {}).values()):
         looked["average"] = None  # spread over other ranks: averaging begins anew

@@ -91,7 +91,8 @@ class Chooser:
             scored = self.rule.policy.scored
             found = self.scorer.scores(batch, learn=True, ids=ids) if scored else None
             rule = self.rule if found is not None else replace(self.rule, policy=Random())
-            scores_B = torch.zeros(size, device=device) if found is None else found
+            # the one wait for the device: everything after it is a few numbers on the host
+            scores_B = torch.zeros(size) if found is None else found.cpu()
             self._tell_auditor()
             made, choice = self._choose(batch, scores_B, rule, step, count)
         self.meter.counts["selections"] += 1
@@ -131,10 +132,19 @@ class Chooser:
                 kept = together.exchange(batch, share, self.samples)
         elif count < len(scores_B):
             kept = self.samples.take(batch, choice.indices_K, size=len(scores_B))
+        device = self.scorer.device
         selection = Selection(
-            choice.indices_K[mine], choice.weights_K[mine], scores_B, kept, choice.explored_K[mine]
+            choice.indices_K[mine],
+            choice.weights_K[mine].to(device, non_blocking=True),
+            scores_B.to(device, non_blocking=True),
+            kept,
+            choice.explored_K[mine].to(device, non_blocking=True),
         )
-        return Step(len(selection.indices), selection, choice.explored, count), choice
+        handed = None
+        if self.scorer.reuse is not None and together is None and count < len(scores_B):
+            handed = self.scorer.reuse.handed(kept, choice.indices_K, len(scores_B))
+        made = Step(len(selection.indices), selection, choice.explored, count, handed=handed)
+        return made, choice
 
     def _choose_within(
         self, budget: Budget, batch: Any, scores_B: Tensor, rule: Rule, step: int
@@ -168,8 +178,14 @@ class Chooser:
             kept = together.exchange(batch, share, self.samples)
             own_K = order_K[share.mine]
             indices_K, explored_K = indices_K[own_K], explored_K[own_K]
-        ones_K = torch.ones(len(indices_K), device=scores_B.device)
-        selection = Selection(indices_K, ones_K, scores_B, budget.ready(kept), explored_K)
+        device = self.scorer.device
+        selection = Selection(
+            indices_K,
+            torch.ones(len(indices_K), device=device),
+            scores_B.to(device, non_blocking=True),
+            budget.ready(kept),
+            explored_K.to(device, non_blocking=True),
+        )
         # nothing is told of random picks: whose turn it is depends on what fits
         return Step(len(indices_K), selection, 0, len(choice.indices_K)), choice
 

@@ -28,7 +28,7 @@ from sifting.measure.stats import Stats, reduced
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.objective import PerSampleLoss, Score
-from sifting.parallel.detect import data_parallel, in_use
+from sifting.parallel.detect import data_parallel, in_use, replicated, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.selection import scores
 from sifting.selection.choice import Rule
@@ -226,6 +226,7 @@ def join_ranks(
     scope: str,
     group: dist.ProcessGroup | None,
     settings: Mapping[str, Any],
+    wrapper: nn.Module | None = None,
 ) -> Ranks | None:
     """The ranks that scoring has to stay in step with; None where it has to with none.
 
@@ -235,24 +236,19 @@ def join_ranks(
         scope: "rank" or "global".
         group: of the ranks, where the user named it.
         settings: that ranks which choose together must share.
+        wrapper: in which the model is trained; by default the one that the scorer was made with.
     """
+    wrapper = scorer.whole if wrapper is None else wrapper
     one_of("scope", scope, "rank", "global")
-    exit, wrapper = scorer.exit, data_parallel(scorer.whole)
-    learns = exit.learns and not scorer.idle and wrapper is not None
+    exit = scorer.exit
+    learns = exit.learns and not scorer.idle and replicated(wrapper)
     if scope != "global" and not (in_use() and (scorer.sharded or learns)):
         return None
     if group is None:
-        group = group_of(scorer.whole)
+        group = group_of(wrapper)
     ranks = scorer.ranks = Ranks(lambda: scorer.device, group)
-    if scorer.sharded and not scorer.idle and not exit.shardable:
-        raise ValueError(
-            f"{exit!r} leaves the model's forward in the middle, which sharded parameters do not "
-            "survive (fully_shard gathers and frees them around it): choose exit=k, exit='last' or a "
-            "TunedExit at a block of the stack, or train with DDP"
-        )
+    check_shardable(scorer)
     if exit.learns and not scorer.idle:
-        if scorer.sharded and isinstance(exit, AutoExit):
-            exit.keep_shardable()
         exit.join(ranks)
     if scope == "global":
         ranks.agree(settings)
@@ -261,11 +257,51 @@ def join_ranks(
     return ranks
 
 
-def of_all_ranks(stats: Stats, meter: Meter, scorer: Scorer, ranks: Ranks | None) -> Stats:
+def check_shardable(scorer: Scorer) -> None:
+    """Leave out, or refuse, exits that cannot score a model whose parameters are spread over ranks."""
+    exit = scorer.exit
+    if not scorer.sharded or scorer.idle:
+        return
+    if not exit.shardable:
+        raise ValueError(
+            f"{exit!r} leaves the model's forward in the middle, which sharded parameters do not "
+            "survive (fully_shard gathers and frees them around it): choose exit=k, exit='last' or a "
+            "TunedExit at a block of the stack, or train with DDP"
+        )
+    if isinstance(exit, AutoExit):
+        exit.keep_shardable()
+
+
+def join_late(
+    scorer: Scorer, model: nn.Module, auditor: Auditor, group: dist.ProcessGroup | None
+) -> None:
+    """Have a scorer take part in what was made of its model since: DDP around it, or shards of it.
+
+    What an exit has learned by then is the first rank's from now on.
+
+    Args:
+        scorer: that was made before.
+        model: the wrapper, or the scorer's own model, which may have been sharded.
+        auditor, group: see `join_ranks`.
+    """
+    if not in_use() or not any(part is scorer.model for part in model.modules()):
+        return
+    if unwrap(model) is scorer.model and model is not scorer.model:
+        scorer.whole = model  # else it is only a part of what is wrapped
+    if not scorer.sharded and sharded(scorer.model):
+        scorer.sharded = True
+        check_shardable(scorer)
+    if scorer.ranks is None:
+        ranks = join_ranks(scorer, auditor, "rank", group, {}, wrapper=model)
+        if ranks is not None and scorer.exit.learns and not scorer.idle:
+            scorer.exit.load_state_dict(ranks.gather(scorer.exit.state_dict())[0])
+
+
+def of_all_ranks(stats: Stats, meter: Meter, scorer: Scorer) -> Stats:
     """One summary from those of all ranks; this one's where there are no others."""
     if not in_use():
         return stats
-    ranks = ranks or Ranks(lambda: scorer.device, group_of(scorer.whole))
+    ranks = scorer.ranks or Ranks(lambda: scorer.device, group_of(scorer.whole))
     return reduced(ranks.gather((stats, meter.explored_means)))
 
 
@@ -299,6 +335,7 @@ def settings_of(
         "warmup_steps": schedule.warmup_steps,
         "stop_step": schedule.stop_step,
         "every": schedule.every,
+        **({} if scorer.beside is None else {"ahead": 1}),
     }
 
 

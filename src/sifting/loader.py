@@ -7,28 +7,31 @@ draws="batch"                          `data.splitting`  each batch of the loade
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized
 from contextlib import AbstractContextManager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from sifting.budget import tokens_in
 from sifting.cursor import Place, choice_of
 from sifting.data.begun import begun_by_workers
+from sifting.data.documents import nothing_to_choose
 from sifting.data.drawing import IndexSource, draws_by_index
+from sifting.data.lookahead import Lookahead
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Draw, IndexPosition, Position
 from sifting.data.splitting import BatchSource
 from sifting.data.stream import plain_indices
 from sifting.measure.stopwatch import now
+from sifting.rng import RandomState
 from sifting.selection.schedule import candidate_count
-from sifting.step import Selection, Step
+from sifting.step import Step
 
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
+T = TypeVar("T", bound=tuple[Any, ...])
 # A training batch, what is known of it, and the place after it.
 Handed = tuple[Any, Step, Place]
 
@@ -91,11 +94,14 @@ class SiftedLoader:
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
         self._check_place(resumed)
+        sifter.trained_in(sifter.model)  # it may have been sharded since
+        self._check_lengths()
         if sifter.pilot is not None:
             sifter.pilot.passes += resumed is None
             if sifter.pilot.trials is not None:
                 sifter.pilot.trials.pieces.reads(self.loader)
         sifter.observer.end_owed()
+        owner = None if sifter.beside is None else sifter.beside.open()
         source = self._handed(resumed)
         place: Place | None = resumed
         try:
@@ -115,6 +121,9 @@ class SiftedLoader:
                 cursor.position = None
         finally:
             self._length = None
+            source.close()
+            if sifter.beside is not None:
+                sifter.beside.close(owner)
 
     def _check_place(self, resumed: Place | None) -> None:
         wanted = {BatchSource: Position, IndexSource: IndexPosition, PoolSource: PoolPosition}
@@ -125,7 +134,57 @@ class SiftedLoader:
                 "loader and the draws= that the state was saved with"
             )
 
-    def _handed(self, resumed: Any) -> Iterator[Handed]:
+    def _check_lengths(self) -> None:
+        """Raise, on all ranks that stay in step, where some have more batches than others."""
+        ranks = self.sifter.chooser.scorer.ranks
+        lengths = [] if ranks is None else ranks.gather(self._length)
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                f"the ranks have {', '.join(map(str, lengths))} batches of this epoch, and they have to take as "
+                "many steps: give all as many (DistributedSampler does, Accelerate does with even_batches=True)"
+            )
+
+    def _begun(self, start: Callable[[], Iterator[T]]) -> Lookahead[T]:
+        """A source, begun; what was drawn ahead before a resume is drawn again, from the same streams."""
+        beside = self.sifter.beside
+        ahead = None if beside is None else beside.ahead
+        if ahead is None or ahead.batch is not None:
+            return Lookahead(self._timed(start()))
+        here = RandomState.now()
+        ahead.streams.restore()
+        items = Lookahead(self._timed(start()))
+        first: Any = items.peek()
+        here.restore()
+        if first is not None:
+            ahead.batch = first[0]
+        return items
+
+    def _go_ahead(self, items: Lookahead[Any], batch: int | None = None) -> None:
+        """Draw the candidates of the next step and begin to score them, before this one is trained.
+
+        Not before something was selected and trained: until then this is the plain loop, and nothing
+        is known of its autocast.
+
+        Args:
+            items: the source, whose items begin with the candidates.
+            batch: number of the next candidate batch since warm-up, where they come as batches.
+        """
+        sifter = self.sifter
+        beside, counts, schedule = sifter.beside, sifter.meter.counts, sifter.schedule
+        if beside is None or not counts["selections"] or not counts["steps"]:
+            return
+        step = counts["steps"] + 1
+        met = step - schedule.warmup_steps if batch is None else batch
+        if not schedule.sifts(step=step, batch=met):
+            return
+        streams = RandomState.now()
+        following = items.peek()
+        if following is not None:
+            beside.drawn(following[0], streams)
+            with sifter.meter.time("scoring", sifter.device):
+                beside.begin()
+
+    def _handed(self, resumed: Any) -> Generator[Handed]:
         """Every training batch with what is known of it, its candidates counted and timed."""
         source = self._source
         if isinstance(source, BatchSource):
@@ -152,7 +211,8 @@ class SiftedLoader:
     def _of_batches(self, source: BatchSource, resumed: Position | None) -> Iterator[Handed]:
         sifter, meter = self.sifter, self.sifter.meter
         first = resumed is None and meter.counts["candidates_seen"] == 0
-        for candidates, size, place in self._timed(source.start(resumed)):
+        items = self._begun(lambda: source.start(resumed))
+        for candidates, size, place in items:
             if first:
                 self._check(candidates, size)
                 first = False
@@ -167,7 +227,9 @@ class SiftedLoader:
             if sifts and (size > 1 or sifter.chooser.together is not None):
                 made = sifter.chooser(candidates, size)
                 assert made.selection is not None
-                yield made.selection.batch, made, source.used(size)
+                place = source.used(size)
+                self._go_ahead(items, batch=sifter.cursor.batches_met)
+                yield made.selection.batch, made, place
                 continue
             for piece, count in source.pieces(candidates, step=step, size=size):
                 yield piece, Step(count), source.place
@@ -176,16 +238,19 @@ class SiftedLoader:
         sifter, meter = self.sifter, self.sifter.meter
         before = sifter.step - (0 if resumed is None else resumed.steps)
         first = resumed is None and meter.counts["candidates_seen"] == 0
-        for batch, size, drawn, place in self._timed(source.start(resumed, self._plan(before))):
+        items = self._begun(lambda: source.start(resumed, self._plan(before)))
+        for batch, size, drawn, place in items:
             self._see(batch, drawn)
             if first:
                 self._check(batch, drawn)
                 first = False
             if drawn == size:
+                self._go_ahead(items)
                 yield batch, Step(size), place
                 continue
             made = sifter.chooser(batch, drawn, size)
             assert made.selection is not None
+            self._go_ahead(items)
             yield made.selection.batch, made, place
 
     def _of_indices(self, source: IndexSource, resumed: IndexPosition | None) -> Iterator[Handed]:
@@ -215,8 +280,11 @@ class SiftedLoader:
             return Draw(read, len(made.ids), len(ids), sifts=True, choice=choice)
 
         seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(sifter.seed)))
-        started = source.start(resumed, seed=seed + sifter.step, plan=everywhere, choose=choose)
-        for batch, draw, place in self._timed(started):
+        seed += sifter.step
+        items = self._begun(
+            lambda: source.start(resumed, seed=seed, plan=everywhere, choose=choose)
+        )
+        for batch, draw, place in items:
             if first:
                 self._check(batch, draw.candidates)
                 first = False
@@ -227,6 +295,7 @@ class SiftedLoader:
             apart = found != draw.candidates
             self._see(batch, found)
             if not draw.sifts:
+                self._go_ahead(items)
                 yield batch, Step(draw.size, ids=draw.indices), place
                 continue
             if draw.choice is not None:
@@ -235,11 +304,13 @@ class SiftedLoader:
                 ids = draw.indices[:candidates]
                 made = sifter.chooser.read(choice, batch, candidates=candidates, ids=ids)
             else:
-                count, ids = (None, None) if apart else (draw.size, draw.indices)
-                made = sifter.chooser(batch, found, count, ids=ids)
+                known_ids = None if apart else draw.indices
+                count = None if apart else draw.size
+                made = sifter.chooser(batch, found, count, ids=known_ids)
                 if sifter.chooser.together is None and not apart:  # else they moved, or have none
                     made = made.of_ids(draw.indices)
             assert made.selection is not None
+            self._go_ahead(items)
             yield made.selection.batch, made, place
 
     def _see(self, batch: Any, count: int) -> None:
@@ -254,48 +325,12 @@ class SiftedLoader:
         if not callable(keep) and keep == 1:
             return  # the plain loop
         if size < 2 and self.sifter.draws == "batch":
-            raise ValueError(
-                f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
-                "times the batch you train on, or leave out draws='batch'"
-            )
+            raise nothing_to_choose(candidates, size, remedy=", or leave out draws='batch'")
         self.sifter.chooser.check(candidates, divides=self.sifter.draws == "batch")
 
     def _step(self) -> AbstractContextManager[None]:
         """What is open while the user's step runs: here, from one batch to the next."""
         return self.sifter.observer.training(self.sifter.model)
-
-
-def rehearse(sifter: Sifter) -> None:
-    """Sift and audit every batch from now on; see `Sifter.rehearse`."""
-    sifter.schedule = replace(sifter.schedule, warmup_steps=0, stop_step=None, every=1)
-    sifter.chooser.schedule = sifter.schedule
-    sifter.exit.rehearse()
-    if sifter.pilot is not None:
-        sifter.pilot.rehearse()
-    sifter.auditor.every, sifter.auditor.silent, sifter.auditor.log = 1, True, None
-
-
-def select(sifter: Sifter, batch: Any) -> Selection:
-    """Choose among a batch of candidates that somebody else drew; see `Sifter.select`."""
-    size = sifter.chooser.samples.size(batch)
-    if size < 2:
-        raise ValueError(
-            f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep "
-            "times the batch you train on"
-        )
-    sifter.observer.end_step()
-    if not sifter.meter.counts["steps"]:
-        sifter.chooser.check(batch, divides=False)
-    step = sifter.chooser(batch, size)
-    assert step.selection is not None
-    counts = sifter.meter.counts
-    counts["candidates_seen"] += size
-    counts["samples_trained"] += step.size
-    counts["tokens_seen"] += tokens_in(batch)
-    counts["tokens_trained"] += tokens_in(step.selection.batch)
-    counts["steps"] += 1
-    sifter.observer.hand_out(step, step.selection.batch)
-    return step.selection
 
 
 def _words(place: Place) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from sifting.measure.audit import Auditor, explored_means, warn_user
 from sifting.measure.meter import SPAN, Meter
 from sifting.model.agreement import compare_gradients
 from sifting.model.call import logits_of
+from sifting.parallel.detect import data_parallel_under_way
 from sifting.step import Selection, Step
 
 COMPARED_UNTIL = (
@@ -39,6 +40,7 @@ class Observer:
         trims: whether candidates are trimmed, for which no random pick stands.
         idle: whether nothing is ever chosen by score, so that nobody wants to know.
         pilot: decides what is kept, where that is left to it.
+        wrapped: is told where the model is trained in a wrapper that was made after the sifter.
     """
 
     def __init__(
@@ -51,15 +53,17 @@ class Observer:
         trims: bool,
         idle: bool,
         pilot: Pilot | None = None,
+        wrapped: weakref.WeakMethod[Callable[[nn.Module], None]] | None = None,
     ) -> None:
         self.scorer, self.exit, self.meter, self.auditor = scorer, exit, meter, auditor
-        self.trims, self.pilot = trims, pilot
+        self.trims, self.pilot, self._wrapped = trims, pilot, wrapped
         self.under_way = 0  # samples of the step that is being trained; 0 between steps
         self.current: Step | None = None  # the batch handed out last, or that is being trained
         self._heard = False  # whether its losses were reported
         self._tells_exit = exit.observes and not idle
         self._compares = not idle  # while what is trained is held against what is scored
         self._compare_at = 0  # the step from which it is done next
+        self._around: nn.Module | None = None  # the wrapper whose forward was read last
         self._trained: dict[str, Tensor] = {}  # logits of the forward that is compared
         self._gradients: dict[str, Tensor] = {}  # of the user's loss at them
 
@@ -143,8 +147,12 @@ class Observer:
         if self.pilot is not None and self.current is not None and self.current.rehearsed:
             self.pilot.listen()
         handle = model.register_forward_hook(Listener(self))
+        handed = None if self.current is None else self.current.handed
         try:
-            with self.meter.time("between", self.scorer.device):
+            with (
+                nullcontext() if handed is None else handed.offered(),
+                self.meter.time("between", self.scorer.device),
+            ):
                 yield
             self.end_step()
         finally:
@@ -197,6 +205,12 @@ class Observer:
         if self.scorer.active or not torch.is_grad_enabled():
             return
         self.scorer.note_autocast()
+        around = data_parallel_under_way()
+        if around is not self._around:
+            self._around = around
+            told = None if self._wrapped is None else self._wrapped()
+            if around is not None and told is not None:
+                told(around)
         plan, step = self.scorer.plan, self.current
         compares = self._compares and self.meter.counts["steps"] >= self._compare_at
         if compares and plan is not None and step is not None and _members(step) is not None:

@@ -61,6 +61,19 @@ class RandomState:
         if self.numpy is not None:
             sys.modules["numpy"].random.set_state(self.numpy)
 
+    def same_as(self, other: RandomState) -> bool:
+        """Whether nothing was drawn between this state and another.
+
+        >>> before = RandomState.now()
+        >>> before.same_as(RandomState.now()), before.same_as((random.random(), RandomState.now())[1])
+        (True, False)
+        """
+        if not torch.equal(self.torch, other.torch) or self.python != other.python:
+            return False
+        if self.numpy is None or other.numpy is None:
+            return self.numpy is other.numpy
+        return bool((self.numpy[1] == other.numpy[1]).all() and self.numpy[2:] == other.numpy[2:])
+
     def to_plain(self) -> dict[str, Any]:
         """As tensors and numbers, to be saved."""
         version, words, gauss = self.python
@@ -87,6 +100,29 @@ class RandomState:
         if "numpy" in found and "numpy" in sys.modules:
             numpy = found.made("numpy", _numpy_state)
         return cls(found.made("torch", generator_state), python, numpy)
+
+
+class StreamWatch:
+    """Tells whether a random number was drawn since it was made, on a model's GPU too.
+
+    >>> watch = StreamWatch(torch.device("cpu"))
+    >>> watch.drawn, torch.rand(()).ndim, watch.drawn
+    (False, 0, True)
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._before = RandomState.now(), self._cuda()
+
+    def _cuda(self) -> Tensor | None:
+        return torch.cuda.get_rng_state(self._device) if self._device.type == "cuda" else None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether one was."""
+        (streams, before), now = self._before, self._cuda()
+        same = before is None or now is None or torch.equal(before, now)
+        return not (same and streams.same_as(RandomState.now()))
 
 
 def _python_state(plain: Any) -> tuple[Any, ...]:

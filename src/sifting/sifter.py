@@ -7,6 +7,7 @@ loader ─ candidates ─▶ chooser: exit (truncated forward) ─▶ scores ─
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,26 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from sifting import by_hand, compose
 from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.trial import Trial
 from sifting.budget import checked_budget
 from sifting.chooser import Chooser
-from sifting.compose import (
-    AUTO,
-    check_auto,
-    choose_mode,
-    costs_of,
-    described,
-    join_ranks,
-    make_competing,
-    make_economy,
-    make_pilot,
-    make_rule,
-    make_scorer,
-    of_all_ranks,
-    one_of,
-    settings_of,
-)
 from sifting.cursor import Cursor
 from sifting.data.joining import Pad
 from sifting.data.samples import BatchSize, Take
@@ -43,8 +29,9 @@ from sifting.exits import make_exit
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit, Setting
 from sifting.exits.economy import Precision
+from sifting.exits.options import make_beside, make_reuse
 from sifting.exits.reference import Reference, make_reference
-from sifting.loader import SiftedLoader, rehearse, select
+from sifting.loader import SiftedLoader
 from sifting.measure.audit import Auditor
 from sifting.measure.costs import Costs
 from sifting.measure.meter import Meter
@@ -135,6 +122,9 @@ class Sifter:
         pad: what fills up shorter sequences where batches of an iterable are joined: a value, or
             one for each key. By default it is found in the batch.
         trial: what keep="auto" may use of your loop: held-out samples, its length, its step.
+        ahead: 1 to draw and score the next step's candidates while this one is trained, in a thread (on
+            CUDA with a stream of its own) and with weights that are one update old.
+        reuse: where nothing before the exit is trained, your forward begins with what scoring computed.
         scope: among which candidates to choose in a distributed run: those of this "rank", as in
             the paper, or "global", those of all ranks together. Samples then move, so that every
             rank trains as many.
@@ -178,22 +168,24 @@ class Sifter:
         epoch: Literal["steps", "pass"] = "steps",
         pad: Pad | None = None,
         trial: Trial | None = None,
+        ahead: int = 0,
+        reuse: bool = False,
         scope: Literal["rank", "global"] = "rank",
         group: dist.ProcessGroup | None = None,
         seed: int = 0,
     ) -> None:
-        one_of("nonfinite", nonfinite, "raise", "drop")
-        one_of("draws", draws, "samples", "batch")
-        one_of("epoch", epoch, "steps", "pass")
-        exit, keep = choose_mode(exit, keep, policy)
-        check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
-        self.model, self.exit = model, make_competing(make_exit(exit), keep)
+        compose.one_of("nonfinite", nonfinite, "raise", "drop")
+        compose.one_of("draws", draws, "samples", "batch")
+        compose.one_of("epoch", epoch, "steps", "pass")
+        exit, keep = compose.choose_mode(exit, keep, policy)
+        compose.check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
+        self.model, self.exit = model, compose.make_competing(make_exit(exit), keep)
         self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
-        self.rule = make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
+        self.rule = compose.make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
         score, found = make_reference(score, reference, self.exit, keep=keep, rule=self.rule)
         self._generator = torch.Generator().manual_seed(seed)
-        economy = make_economy(
+        economy = compose.make_economy(
             self.exit, self._generator, rows=rows, view=view, precision=precision
         )
         self.meter, self.cursor = Meter(), Cursor()
@@ -205,7 +197,7 @@ class Sifter:
             remedy=self.exit.remedy,
             cheaper=self.exit.cheaper,
         )
-        self._scorer = make_scorer(
+        self._scorer = compose.make_scorer(
             model,
             self.exit,
             score=score,
@@ -221,40 +213,38 @@ class Sifter:
         self.tokens, self.reference = self._scorer.tokens, self._scorer.reference
         self.budget = checked_budget(budget, self.tokens, self.rule, keep)
         self.pilot: Pilot | None = None
-        if isinstance(self.exit, AutoExit) and keep == AUTO:
-            self.pilot = keep = make_pilot(
+        if isinstance(self.exit, AutoExit) and keep == compose.AUTO:
+            self.pilot = keep = compose.make_pilot(
                 self._scorer, self.exit, meter=self.meter, rule=self.rule, trial=trial, seed=seed
             )
-        assert not isinstance(keep, str)
-        assert keep is not None
+        assert not isinstance(keep, str | None)
         self.schedule = Schedule(keep, warmup_steps, stop_step, every)
         if scored:  # what keeps everything, or chooses at random, needs no exit
             self.exit.suits(Setting(self._scorer.score, scope, self._scorer.call, trim))
             self.exit.bind(self._scorer.model, stack)
+        self._scorer.beside = self.beside = make_beside(self._scorer, ahead, auto=bool(self.pilot))
+        self._scorer.reuse = make_reuse(self._scorer, reuse, scope=scope, ahead=ahead)
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
-        self.ranks = join_ranks(self._scorer, self.auditor, scope, group, settings)
-        if self.pilot is not None:
-            self.pilot.ranks = self.pilot.held_out.ranks = self.ranks
+        self._group = group
+        compose.join_ranks(self._scorer, self.auditor, scope, group, settings)
+        shared: Any = {"meter": self.meter, "auditor": self.auditor, "pilot": self.pilot}
         self.chooser = Chooser(
             self._scorer,
             rule=self.rule,
             schedule=self.schedule,
-            meter=self.meter,
-            auditor=self.auditor,
             generator=self._generator,
             nonfinite=nonfinite,
-            together=self.ranks if scope == "global" else None,
-            pilot=self.pilot,
+            together=self._scorer.ranks if scope == "global" else None,
             budget=self.budget,
+            **shared,
         )
         self.observer = Observer(
             self._scorer,
             self.exit,
-            meter=self.meter,
-            auditor=self.auditor,
             trims=trim > 0,
             idle=not scored,
-            pilot=self.pilot,
+            wrapped=weakref.WeakMethod(self.trained_in),
+            **shared,
         )
 
     def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
@@ -262,15 +252,19 @@ class Sifter:
         return SiftedLoader(self, loader)
 
     def __repr__(self) -> str:
-        return described(self._scorer, self.schedule, self.rule)
+        return compose.described(self._scorer, self.schedule, self.rule)
 
     def settings(self) -> dict[str, Any]:
         """What is selected by, in plain values: for logs, and for ranks to compare."""
-        return settings_of(self._scorer, self.rule, self.schedule, self.budget)
+        return compose.settings_of(self._scorer, self.rule, self.schedule, self.budget)
+
+    def trained_in(self, model: nn.Module) -> None:
+        """Take note that the model was wrapped for DDP, or sharded, since; in a loop, its steps tell."""
+        compose.join_late(self._scorer, model, self.auditor, self._group)
 
     def rehearse(self) -> None:
         """Sift and audit every batch from now on, silently: to measure what both cost."""
-        rehearse(self)
+        by_hand.rehearse(self)
 
     @property
     def step(self) -> int:
@@ -296,7 +290,7 @@ class Sifter:
 
         For loops that do not iterate over `sifter(loader)`; it counts as a step.
         """
-        return select(self, batch)
+        return by_hand.select(self, batch)
 
     def observe(self, losses: Tensor) -> None:
         """Report the exact losses of the batch handed out last, as met in training.
@@ -305,6 +299,11 @@ class Sifter:
         over `sifter(loader)` need not call this: the model's own training forward is read there.
         """
         self.observer.observe(losses)
+
+    def wait(self) -> None:
+        """With ahead=1: wait until nothing is scored; before you write parameters without an optimizer."""
+        if self.beside is not None:
+            self.beside.wait()
 
     def stats(self, *, reduce: bool = False) -> Stats:
         """What sifting cost, what it kept and how well it chose.
@@ -315,14 +314,14 @@ class Sifter:
         stats = replace(self.meter.stats(), economy=str(self._scorer.economy))
         if self.pilot is not None:
             stats = replace(stats, **self.pilot.summary())
-        return of_all_ranks(stats, self.meter, self._scorer, self.ranks) if reduce else stats
+        return compose.of_all_ranks(stats, self.meter, self._scorer) if reduce else stats
 
     def costs(self) -> Costs:
         """What ways of scoring cost beside the step, and how well each ranks: prints as a table.
 
         With exit="auto" and a fixed `keep`, all that were compared; else the exit in use, by its audits.
         """
-        return costs_of(self.exit, self.stats())
+        return compose.costs_of(self.exit, self.stats())
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
         """Everything needed to go on identically, as plain tensors and numbers.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sifting.compose import say_changes
 from sifting.cursor import Cursor
+from sifting.exits.beside import Beside
 from sifting.exits.scoring import DTYPES
 from sifting.measure.meter import Meter
 from sifting.plain import Plain, damaged, generator_state
@@ -19,6 +20,8 @@ VERSION = 3  # of a state
 
 def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
     """The state of a sifter; see `Sifter.state_dict`."""
+    # first: until it is scored, an exit has something to set aside
+    ahead = None if sifter.beside is None else sifter.beside.state_dict()
     cursor = sifter.cursor.state_dict()
     return {
         "version": VERSION,
@@ -33,6 +36,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
         "under_way": sifter.observer.under_way,
         "budget": None if sifter.budget is None else sifter.budget.state_dict(),
         "reference": None if sifter.reference is None else sifter.reference.state_dict(),
+        "ahead": None if ahead is None or epoch_over else ahead,
     }
 
 
@@ -51,12 +55,15 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     place = Cursor.checked(found.get("cursor"), steps=meter.counts["steps"])
     settings = found.inside("settings").content
     under_way = found.whole("under_way")
+    ahead = Beside.checked(state.get("ahead"))
     pilot = None if sifter.pilot is None else found.inside("pilot")
     learned = found.get("reference") if sifter.reference is not None else None
     reference = {} if learned is None else found.inside("reference").content
     economy = found.inside("economy") if "economy" in found else None  # states of before have none
     if economy is not None:
         economy.whole("low", least=-1, most=1)
+    if sifter.beside is not None:
+        sifter.beside.drop()
     # the last that can fail, so that nothing else has changed yet
     exit = found.inside("exit").content
     _load_learned(sifter, exit, pilot, reference=reference, budget=found.get("budget"))
@@ -68,6 +75,8 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     sifter.meter.load_state_dict(found.get("meter"))
     sifter.observer.forget()
     sifter.observer.under_way = under_way
+    if sifter.beside is not None and place[1] is not None:
+        sifter.beside.ahead = ahead
     say_changes(settings, sifter.settings())
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sifting.model.prefix import Handed
 from sifting.plain import Plain
 
 
@@ -19,7 +20,7 @@ class Selection:
     """What was chosen from one batch of candidates.
 
     Attributes:
-        indices: the kept candidates, ascending.
+        indices: the kept candidates, ascending; on the CPU.
         weights: what to multiply each kept loss by; all ones unless policy="proportional".
         scores: the score of every candidate.
         batch: the kept samples, of the same type and with the same keys as the candidates.
@@ -61,6 +62,7 @@ class Step:
         members: the batch, for an exit that observes what is trained.
         ids: of its samples, where the sifter drew them itself.
         rehearsed: what an autopilot noted of it, where it compares scorers and nothing was chosen.
+        handed: states of its samples that a training forward can begin with.
     """
 
     size: int
@@ -70,6 +72,7 @@ class Step:
     members: Any = None
     ids: Sequence[Any] | None = None
     rehearsed: Rehearsed | None = None
+    handed: Handed | None = None
 
     def of_ids(self, candidates: Sequence[Any]) -> Step:
         """The same step with the IDs of its samples, from those of the candidates."""

@@ -7,6 +7,7 @@ import torch
 from transformers import DataCollatorWithFlattening, LlamaConfig, LlamaForCausalLM
 
 import tests.fuzz.packed
+from sifting import Sifter
 from sifting.data.documents import document_of_position, documents
 from sifting.data.packing import pack, take_documents, unpack
 from sifting.data.samples import Samples
@@ -228,3 +229,10 @@ def test_documents_travel_as_columns() -> None:
     same(pack(batch, unpack(batch)), batch)
     with pytest.raises(ValueError, match="no documents"):
         pack(batch, [])
+
+
+def test_a_row_of_documents_that_nobody_marked_says_how_to_mark_them() -> None:
+    ids = torch.randint(0, 20, (1, 12))
+    sifter = Sifter(tests.fuzz.packed.Bigrams(), exit="last", score="loss")
+    with pytest.raises(ValueError, match=r"candidate batch of 1 .*position_ids that begin anew"):
+        sifter.select({"input_ids": ids, "labels": ids})

@@ -178,14 +178,14 @@ class TestPrecision:
     ) -> None:
         sifter = Sifter(bert, exit=1, score="loss", keep=0.5, precision="auto")
         clock = [0.0]
-        scored = type(sifter._scorer)._scored
+        scored = type(sifter._scorer).scored
 
         def timed(self: Any, *args: Any, **kwargs: Any) -> Tensor:
             clock[0] += 1.0 if self.economy.low == faster else 2.0
             return scored(self, *args, **kwargs)
 
         monkeypatch.setattr("sifting.exits.economy.now", lambda: clock[0])
-        monkeypatch.setattr(type(sifter._scorer), "_scored", timed)
+        monkeypatch.setattr(type(sifter._scorer), "scored", timed)
         assert "bf16" not in str(sifter.stats())
         sifter.select(batch)
         assert sifter._scorer.economy.low is faster

@@ -216,6 +216,10 @@ def test_misuse_is_told(tmp_path: Path) -> None:
         pl.Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(
             module, sifting.loader(DataLoader(data(), batch_size=8))
         )
+    with pytest.raises(ValueError, match=r"a batch that was not sifted.*sifting.loader\(loader\)"):
+        pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[sifting], **quiet).fit(
+            module, DataLoader(data(), batch_size=8)
+        )
     other = SiftCallback(Sifter(Net(), **PAPER))
     with pytest.raises(ValueError, match="is no part of the Module"):
         pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[other], **quiet).fit(

@@ -11,6 +11,7 @@ import transformers as hf
 from torch.utils.data import DataLoader
 
 from sifting import Sifter
+from sifting.autopilot.looks import LookPlan
 from sifting.integrations.trainer import SiftMixin, SiftTrainer
 from tests.helpers.hf_trainer import PAPER, Sifted, Watched, arguments, run
 from tests.helpers.trainer_models import Texts, causal, classifier
@@ -299,3 +300,28 @@ def test_loaders_of_ones_own(tmp_path: Path) -> None:
     assert (found.steps, found.samples_trained, found.candidates_seen) == (16, 64, 128)
     with pytest.raises(TypeError, match=r"Unsifted\.get_train_dataloader gave a DataLoader"):
         run(tmp_path, Unsifted, data=data)
+
+
+def test_an_autopilot_looks_at_the_evaluation_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = "sifting.autopilot.held_out.plan_looks"  # a real run would be longer
+    monkeypatch.setattr(looks, lambda updates, **given: LookPlan((10, 20), given["held_out"]))
+    data, held_out = Texts(64), Texts(32)
+    options: dict[str, Any] = {"num_train_epochs": 3, "gradient_accumulation_steps": 2}
+    plain = run(tmp_path, Watched, data=data, extra={"eval_dataset": held_out}, **options)
+    made = Sifted(
+        model=classifier(),
+        args=arguments(tmp_path, **options),
+        train_dataset=data,
+        eval_dataset=held_out,
+        sift={},
+    )
+    made.train()
+    pilot = made.sifter.pilot
+    assert pilot is not None
+    assert pilot.pacing.steps == pilot.held_out.trial.updates == 24
+    assert made.sifter.stats().held_out_seen == 64
+    assert made.state.global_step == plain.state.global_step
+    if not pilot.decisions:  # nothing was selected: the plain run, looks and all
+        assert made.losses == plain.losses

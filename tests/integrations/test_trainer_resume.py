@@ -11,6 +11,7 @@ import torch
 import transformers as hf
 from torch.utils.data import IterableDataset
 
+from sifting import SiftingWarning
 from sifting.integrations.files import read_state
 from tests.helpers.hf_trainer import Watched, run
 from tests.helpers.trainer_models import SMALL, Texts, classifier
@@ -44,6 +45,23 @@ def test_a_run_resumes_identically(tmp_path: Path, name: str) -> None:
         assert again.sifter.meter.counts == whole.sifter.meter.counts
         for a, b in zip(whole.model.parameters(), again.model.parameters(), strict=True):
             assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"keep": 0.25}, r"keep=0.5 → 0.25"),
+        ({"exit": 2}, r"exit='BlockExit\(1 of .*→ 'BlockExit\(2"),
+    ],
+)
+def test_other_settings_than_those_of_the_checkpoint_are_said(
+    tmp_path: Path, other: dict[str, Any], said: str
+) -> None:
+    run(tmp_path, sift={"keep": 0.5, "exit": 1}, save_strategy="steps", save_steps=2, max_steps=2)
+    checkpoint = str(tmp_path / "checkpoint-2")
+    sift = {"keep": 0.5, "exit": 1, **other}
+    with pytest.warns(SiftingWarning, match=rf"a state that was saved with other settings: {said}"):
+        run(tmp_path, sift=sift, resume=checkpoint, save_strategy="no", max_steps=3)
 
 
 def test_random_masking_in_the_collator_resumes_identically_too(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_evaluation_and_a_resumed_run(tmp_path: Path) -> None:
     assert again.seen == whole.seen[2:]
     assert again.losses == whole.losses[2:]
     evaluated = [e["eval_loss"] for e in whole.state.log_history if "eval_loss" in e]
-    assert len(evaluated) == 3  # one at the end
+    assert len(evaluated) in (2, 3)  # newer transformers make one at the end too
     plain = make(tmp_path, Watched, **given, model=whole.model)
     assert plain.evaluate()["eval_loss"] == pytest.approx(whole.evaluate()["eval_loss"])
 

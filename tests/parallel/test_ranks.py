@@ -11,7 +11,15 @@ from torch import nn
 
 from sifting import Sifter
 from tests.helpers.processes import run_ranks, start_ranks
-from tests.parallel.scripts import budgeting, piloting, remembering, resuming, selecting, sharding
+from tests.parallel.scripts import (
+    ahead,
+    budgeting,
+    piloting,
+    remembering,
+    resuming,
+    selecting,
+    sharding,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,7 +27,8 @@ from tests.parallel.scripts import budgeting, piloting, remembering, resuming, s
     [
         pytest.param(selecting, 6, id="two-ranks-choose-as-one-process-does"),
         pytest.param(sharding, 7, id="a-sharded-model-is-scored-as-a-whole-one-is"),
-        pytest.param(piloting, 3, id="an-autopilot-decides-alike-on-two-ranks"),
+        pytest.param(ahead, 2, id="candidates-are-scored-beside-the-step-on-two-ranks"),
+        pytest.param(piloting, 4, id="an-autopilot-decides-alike-on-two-ranks"),
         pytest.param(budgeting, 3, id="a-budget-of-tokens-is-kept-by-each-or-divided"),
         pytest.param(remembering, 4, id="ranks-share-a-memory-and-read-only-what-they-train"),
     ],

@@ -20,7 +20,6 @@ from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.measure.learning import Progress, progress
 from sifting.measure.meter import Meter
-from sifting.parallel.ranks import Ranks
 from sifting.rng import RandomState
 
 SETTLED = 0.04  # error of a share that earlier looks need not lower
@@ -51,7 +50,6 @@ class HeldOut:
         self._average: AveragedWeights | None = None
         self._batches: list[Any] = []
         self._read: list[Any] | None = None  # as read, once
-        self.ranks: Ranks | None = None
         self._seen: list[Tensor] = []  # losses at the last two looks
         self._saved: Mapping[str, Any] | None = None  # of a state, until it is used
 
@@ -87,8 +85,8 @@ class HeldOut:
         given = self.trial.held_out is not None and bool(self.exit.looks)
         batches = self._held_out(self.plan_with(size, MOST).samples) if given else []
         there = sum(map(samples.size, batches))
-        if self.ranks is not None:  # all look at as many, at the same steps, or none does
-            found = self.ranks.gather((size, there))
+        if self.scorer.ranks is not None:  # all look at as many, at the same steps, or none does
+            found = self.scorer.ranks.gather((size, there))
             size, there = (min(values) for values in zip(*found, strict=True))
         if not given:
             return

@@ -22,6 +22,7 @@ from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import TrainedBatch
 from sifting.exits.scoring import Scorer
 from sifting.measure.meter import Meter
+from sifting.parallel.detect import data_parallel, replicated
 from sifting.selection.choice import Rule
 
 
@@ -91,6 +92,8 @@ class Pieces:
             return f"its data set has {len(self.draws.among)} samples for batches of {size}"
         if self.scorer.sharded:
             return "its parameters are sharded"
+        if replicated(self.scorer.whole) and data_parallel(self.scorer.whole) is None:
+            return "DeepSpeed's engine makes its own updates"
         if isinstance(self.trial.optimizer, LBFGS):
             return "LBFGS calls the loss by itself"
         return None

@@ -63,7 +63,6 @@ class Pilot:
         self.decision = Decision(0, PLAIN, "nothing is known yet")
         self.decisions: list[Decision] = []
         self.records: list[dict[str, Any]] = []  # for the log, until it takes them
-        self.ranks: Ranks | None = None
         self.rehearsing = False
         self.acts = True  # whether what is decided is done, or only told
         self.trials: Trials | None = None  # of options, before they are taken up
@@ -81,6 +80,11 @@ class Pilot:
 
     def __repr__(self) -> str:
         return "'auto'"
+
+    @property
+    def ranks(self) -> Ranks | None:
+        """Those that decide together."""
+        return self.scorer.ranks
 
     @property
     def option(self) -> Option:

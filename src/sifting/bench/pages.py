@@ -128,12 +128,15 @@ def page(name: str, result: Result, note: str | None) -> str:
             " The autopilot makes the baseline's updates, or its share of them, and is charged what it spends "
             "beside them."
         )
-    rates = (
-        "The learning rate of each was chosen among three, on held-out samples of a seed that is not "
-        "among these."
-        if result["rates"]
-        else "One learning rate serves all arms."
-    )
+    rates = "One learning rate serves all arms."
+    if result["rates"]:
+        whose = (
+            "The learning rate of each was"
+            if len(result["rates"]) > 1
+            else "The baseline's learning rate was"
+        )
+        serves = "" if len(result["rates"]) > 1 else ", and serves all arms"
+        rates = f"{whose} chosen among three, on held-out samples of a seed that is not among these{serves}."
     parts = [
         f"# {name}",
         f"{result['about'][:1].upper()}{result['about'][1:]}. {alike} {rates}",

@@ -15,12 +15,14 @@ FIXED = (
     "tuned",
     "tuned-entropy",
     "default",
+    "input-entropy",
     "memory",
     "percentile",
     "infobatch",
 )
 AUTO = "auto"
-BY_ENTROPY = ("sift-entropy", "tuned-entropy", "default")
+SHORTER = ("auto-90", "auto-80", "auto-70")  # the autopilot with a share of the baseline's updates
+BY_ENTROPY = ("sift-entropy", "tuned-entropy", "default", "input-entropy")
 RATES = (1 / 3, 1.0, 3.0)  # of the preset's learning rate
 TUNING_SEED = 100  # of the runs by which learning rates are chosen, and of no other
 
@@ -35,7 +37,7 @@ def arms_of(*, classes: bool, known: Mapping[str, object]) -> tuple[str, ...]:
         classes: whether there is an entropy to select by.
         known: the arms that the library has.
     """
-    wanted = (*LONGER, *FIXED, AUTO)
+    wanted = (*LONGER, *FIXED, AUTO, "auto-80")
     return tuple(arm for arm in wanted if arm in known and (classes or arm not in BY_ENTROPY))
 
 

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Protocol
 import torch
 import tyro
 
+from sifting.compare.adopting import adopted
+from sifting.rng import RandomState
 from sifting.training.config import RunConfig
 from sifting.training.problem import Problem
 from sifting.training.recipe import RECIPES, Recipe, find_recipe, resolve
@@ -80,37 +82,65 @@ class OwnConfig(RunConfig):
 
 @dataclass
 class FunctionWorkload:
-    """A user's own `build(seed, **options) -> Problem`."""
+    """A user's own `build(seed, **options)`: a Problem, a Trainer or a LightningModule."""
 
     name: str
     build: Callable[..., Any]
+    trains: bool | None = None  # whether it gives a trainer; None while it was not called
+    _paces: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the options
 
     @property
     def presets(self) -> Mapping[str, RunConfig]:
         return {"": OwnConfig()}
 
     def problem(self, config: RunConfig) -> Problem:
+        return self._made(config)[0]
+
+    def _made(self, config: RunConfig) -> tuple[Problem, dict[str, Any]]:
+        """The problem of one run, and what a trainer that it was made of says of the run."""
         options = getattr(config, "options", {})
         called = (
             f"{self.name}(seed={config.seed}{''.join(f', {k}={v!r}' for k, v in options.items())})"
         )
         try:
-            problem = self.build(seed=config.seed, **options)
+            made = self.build(seed=config.seed, **options)
         except Exception as error:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             raise ValueError(
                 f"{called} raised {type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})"
             ) from error
-        if not isinstance(problem, Problem):
-            raise ValueError(f"{called} returned a {type(problem).__name__}, not a sifting Problem")
-        return problem
+        self.trains = not isinstance(made, Problem)
+        if isinstance(made, Problem):
+            return made, {}
+        found = adopted(made, called)
+        if found is None:
+            raise ValueError(
+                f"{called} returned a {type(made).__name__}, not a sifting Problem, nor a Trainer of Hugging "
+                "Face's or TRL's, nor a LightningModule"
+            )
+        return found
 
     def with_settings(self, config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
         assert isinstance(config, OwnConfig)
         common = {f.name for f in fields(RunConfig)}
         own = {k: _fitting(config, k, v) for k, v in settings.items() if k in common}
         options = {k: v for k, v in settings.items() if k not in common}
-        return replace(config, **own, options={**config.options, **options})
+        made = replace(config, **own, options={**config.options, **options})
+        return replace(made, **self._pace(made, given=own))
+
+    def _pace(self, config: OwnConfig, given: Mapping[str, Any]) -> dict[str, Any]:
+        """What a trainer says of accumulation, clipping and precision, where the user does not."""
+        key = repr(config.options)
+        if key not in self._paces:
+            streams = RandomState.now()
+            self._paces[key] = self._made(config)[1] if self.trains is not False else {}
+            streams.restore()
+        plain = OwnConfig()
+        return {
+            name: value
+            for name, value in self._paces[key].items()
+            if name not in given and getattr(config, name) == getattr(plain, name)
+        }
 
 
 def find_workload(name: str) -> RecipeWorkload | FunctionWorkload:

@@ -28,6 +28,32 @@ REMEDY = (
 )
 
 
+def nothing_to_choose(batch: Any, size: int, *, remedy: str = "") -> ValueError:
+    """What a batch of one candidate raises; a row of tokens may be documents that nobody marked.
+
+    >>> print(nothing_to_choose((torch.zeros(1, 3), torch.zeros(1)), 1))
+    a candidate batch of 1 leaves nothing to choose from: let the loader yield 1/keep times the batch you train on
+
+    Args:
+        batch: the candidates.
+        size: how many there are.
+        remedy: a further one.
+    """
+    said = (
+        f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep times the "
+        f"batch you train on{remedy}"
+    )
+    members = batch.values() if isinstance(batch, Mapping) else ()
+    if any(_is_row_of_tokens(member) for member in members):
+        said += f". If its row is several documents one after the other, {REMEDY}"
+    return ValueError(said)
+
+
+def _is_row_of_tokens(member: Any) -> bool:
+    whole = isinstance(member, Tensor) and not member.is_floating_point()
+    return whole and member.ndim == 2 and member.shape[0] == 1 and member.shape[1] > 1
+
+
 class Span(NamedTuple):
     """Where a document is: its row, its first token and the token after its last."""
 

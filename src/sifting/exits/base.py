@@ -12,7 +12,10 @@ from torch import Tensor, nn
 from sifting.model.call import Call
 from sifting.model.objective import Score
 from sifting.model.plan import Plan
+from sifting.model.stack import Stack
 from sifting.parallel.ranks import Ranks
+
+Twin = Callable[[nn.Module], nn.Module]
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Exit(ABC):
     by_id = False  # whether it scores by the samples' IDs alone, before anything is read
     learns = False  # whether it has weights of its own, which ranks of one model train together
     shardable = False  # whether it can score a model whose parameters are spread over ranks
+    pipelined = False  # whether it can score beside the training step: `beside` gives its twin
+    block: tuple[Stack, int] | None = None  # the stack and the number of its block, where it is one
     # gives, by ID, what score="reducible" takes off, to an exit that scores by IDs
     reference: Callable[[Sequence[Any]], Tensor] | None = None
     default_score: Score = "entropy"  # where the user names none
@@ -105,6 +110,23 @@ class Exit(ABC):
 
     def learn(self, plan: Plan) -> None:  # noqa: B027 - most exits have nothing to learn
         """Train the exit's own weights, if it has any, on the samples scored for that."""
+
+    def beside(self, twin: Twin) -> Exit:
+        """This exit for a copy of the model, where `pipelined` is set; it may run in another thread.
+
+        It reads what this one has learned, and sets aside what it wants to learn (`unlearned`).
+
+        Args:
+            twin: from a module of the model to its copy.
+        """
+        raise TypeError(f"{type(self).__name__} does not score beside a training step")
+
+    def unlearned(self) -> dict[str, Any]:
+        """What was set aside to be learned, as plain tensors and numbers."""
+        return {}
+
+    def take_in(self, lessons: Mapping[str, Any]) -> None:  # noqa: B027
+        """Take what a twin has set aside, for the next `learn`."""
 
     def observe(self, trained: TrainedBatch, losses_B: Tensor) -> None:  # noqa: B027
         """Take in the exact losses of a batch that is being trained, in warm-up too.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sifting.exits.base import Exit
+from sifting.exits.base import Exit, Twin
 from sifting.model.call import logits_of
 from sifting.model.find import exit_in_stack, find_stack
 from sifting.model.narrow import Narrow, find_narrow, narrowed
@@ -51,6 +52,11 @@ class BlockExit(Exit):
     """
 
     shardable = True
+    pipelined = True
+
+    @property
+    def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]
+        return None if self.stack is None or not self.k else (self.stack, self.k)
 
     @property
     def remedy(self) -> str:  # type: ignore[override]
@@ -86,6 +92,11 @@ class BlockExit(Exit):
         else:
             self.stack, self.k = find_stack(model, stack), self.at
         self.stack.check_exit(self.k)
+
+    def beside(self, twin: Twin) -> Exit:
+        made = copy.copy(self)
+        made.stack = None if self.stack is None else self.stack.beside(twin)
+        return made
 
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         if self.stack is not None:

@@ -1,4 +1,4 @@
-"""What a scorer checks: that there is a score for each sample, and that ranks stay in step."""
+"""What every scoring pass must hold: a score for each sample, and as many forwards on every rank."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ Shapes: B samples.
 
 from __future__ import annotations
 
+import copy
 import statistics
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -60,7 +61,7 @@ class Economy:
         self.rows, self.precision = rows, precision
         self.view = None if view is None else View(view)
         self.low: bool | None = {None: False, "bf16": True}.get(precision)  # None: not measured yet
-        self._generator = generator if generator is not None else torch.Generator()
+        self.generator = generator if generator is not None else torch.Generator()
         self._drawn = torch.Generator()  # for one batch of candidates, seeded by the sifter's
 
     def __repr__(self) -> str:
@@ -135,12 +136,18 @@ class Economy:
         if self.rows is None:
             yield
             return
-        before = self._generator.get_state()
-        seed = int(torch.randint(2**62, (), generator=self._generator))
+        before = self.generator.get_state()
+        seed = int(torch.randint(2**62, (), generator=self.generator))
         if not advance:
-            self._generator.set_state(before)
+            self.generator.set_state(before)
         self._drawn.manual_seed(seed)
         yield
+
+    def again(self) -> Economy:
+        """The same for another thread: it draws once more what was drawn last, from a stream of its own."""
+        made = copy.copy(self)
+        made._drawn = torch.Generator().manual_seed(self._drawn.initial_seed())
+        return made
 
     def lowered(self, device: torch.device) -> AbstractContextManager[Any]:
         """The autocast that candidates are scored under, where that is one of our own."""

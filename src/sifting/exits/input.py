@@ -113,6 +113,13 @@ class InputExit(TunedExit):
     def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:
         return pooled_input(hidden.detach().float(), widest=WIDEST, mask=mask_of(batch))
 
+    def unlearned(self) -> dict[str, Any]:
+        return {**super().unlearned(), COUNT: self._scored}
+
+    def take_in(self, lessons: Mapping[str, Any]) -> None:
+        super().take_in({name: found for name, found in lessons.items() if name != COUNT})
+        self._scored = int(lessons.get(COUNT, self._scored))
+
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), COUNT: self._scored}
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -62,6 +63,18 @@ class Predictor:
         with torch.enable_grad():
             mean, weight = objective()
             self.lessons.append((list(torch.autograd.grad(mean, [self.weight, self.bias])), weight))
+
+    def aside(self) -> Predictor:
+        """The same weights, for lessons that are kept apart from these."""
+        made = copy.copy(self)
+        made.lessons = []
+        return made
+
+    def take_in(self, lessons: Sequence[Any]) -> None:
+        """Add lessons that were kept apart, or saved."""
+        for grads, weight in lessons:
+            there = [grad.to(self.weight.device) for grad in grads]
+            self.lessons.append((there, weight))
 
     def step(self, average: Average | None = None) -> None:
         """One update on all lessons since the last, of all ranks where `average` is given."""

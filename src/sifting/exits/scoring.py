@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -14,28 +14,29 @@ from sifting.data.stream import plain_indices
 from sifting.data.tree import to_device
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
+from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit, Examined
-from sifting.exits.checks import check_count, in_step
+from sifting.exits.checks import check_count
 from sifting.exits.economy import Economy
+from sifting.exits.planning import Planner
 from sifting.exits.reference import Reference, take_off
+from sifting.exits.reuse import Reuse
 from sifting.log import say
-from sifting.measure.audit import warn_user
-from sifting.model.agreement import to_verify, verifiable, verify
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
-from sifting.model.evidence import MOST_CHECKS, Evidence
 from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
-from sifting.model.plan import Plan, probe_rows, signature
+from sifting.model.plan import Plan
+from sifting.model.replica import changing_hooks
 from sifting.parallel.detect import first_rank, sharded, unwrap
 from sifting.parallel.ranks import Ranks
+from sifting.rng import StreamWatch
 from sifting.selection.tokens import MEAN, Tokens
 
-UNPLANNED = 10  # batches without any label before a warning
 DTYPES = (None, torch.bfloat16, torch.float16)  # of autocast, by their number in the state
 
 
-class Scorer:
+class Scorer(Planner):
     """Scores batches at an exit, and examines them by the whole model.
 
     Args:
@@ -67,6 +68,7 @@ class Scorer:
         tokens: Tokens = MEAN,
         economy: Economy | None = None,
     ) -> None:
+        super().__init__()
         self.whole, self.model = model, unwrap(model)
         self.economy = Economy() if economy is None else economy
         self.exit, self.call, self.loss_fn = exit, call, loss_fn
@@ -75,12 +77,10 @@ class Scorer:
         self.losses_fn, self.batch_size, self.idle = losses, batch_size, idle
         self.sharded = sharded(self.model)
         self.ranks: Ranks | None = None  # those that have to run the model in step with this one
-        self.active = False
+        self._busy = threading.local()
+        self.beside: Beside | None = None  # scores the next candidates while a step is trained
+        self.reuse: Reuse | None = None  # hands a frozen prefix's states to the training forward
         self.autocast = 0  # of the user's training forward, as a place in DTYPES
-        self.plan: Plan | None = None  # the one used last
-        self._plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
-        self._evidence: dict[tuple[Any, ...], Evidence] = {}
-        self._unplanned = 0  # batches in which nothing had a label
         self._exact = BlockExit("last")
         self.reference, self.tokens = reference, tokens
         if reference is not None and exit.by_id:
@@ -93,19 +93,59 @@ class Scorer:
             return parameter.device
         return torch.device("cpu")
 
+    @property
+    def active(self) -> bool:
+        """Whether this thread runs the model to score; the user's own may train it meanwhile."""
+        return getattr(self._busy, "now", False)
+
     def scores(self, batch: Any, *, learn: bool, ids: Sequence[Any] | None = None) -> Tensor | None:
         """Scores of a batch, whose IDs may be known; None where no sample has a label."""
+        beside = self.beside if learn else None
+        found_B = None if beside is None else beside.take(batch)
+        if found_B is None:
+            return self.score_here(batch, learn=learn, beside=beside, ids=ids)
+        self.check(batch)  # in a run that was resumed, the plan is not known yet
+        if self.plan is not None:
+            with torch.no_grad():
+                self.exit.learn(self.plan)
+        return found_B
+
+    def score_here(
+        self,
+        batch: Any,
+        *,
+        learn: bool,
+        beside: Beside | None = None,
+        ids: Sequence[Any] | None = None,
+    ) -> Tensor | None:
+        """Scores of a batch, made now.
+
+        Args:
+            learn: whether an exit with weights of its own learns from it.
+            beside: holds its copy of the model against this, where it has not yet.
+            ids: of its samples, where they are known.
+        """
         moved, still = self._given(batch)
         with torch.no_grad() if still else self._pass():
-            plan = self._planned(moved)
+            plan = self._planned(moved, batch)
             if plan is None:
                 return None
             if type(self.exit).by_id is True and ids is not None:
                 return self.exit.score_ids(plain_indices(ids)).float().to(self.device)
+            plan = plan.trusting(batch)
             if learn and self.economy.low is None:
                 self._measure_precision(plan, moved)
-            scores_B = self._scored(plan, moved, learn=learn)
-            check_count(self.call.samples, moved, len(scores_B))
+            proves = beside is not None and not still and beside.wants_proof(moved)
+            with ExitStack() as stack:
+                hooks = stack.enter_context(changing_hooks(self.model)) if proves else []
+                if self.reuse is not None and learn:
+                    stack.enter_context(self.reuse.watching(moved))
+                streams = StreamWatch(self.device) if proves else None
+                scores_B = self.scored(plan, moved, learn=learn)
+                random = streams is not None and streams.drawn
+            if proves:
+                assert beside is not None
+                beside.prove(moved, plan, scores_B.float(), random, hooks)
             if learn:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
             if self.reference is not None and not self.exit.by_id:
@@ -113,24 +153,48 @@ class Scorer:
                 scores_B = scores_B - off_B.to(scores_B)
         return scores_B.float().to(self.device)
 
-    def _scored(self, plan: Plan, batch: Any, *, learn: bool) -> Tensor:
-        """Scores of a batch at the exit, piece by piece."""
-        with self.economy.drawing(advance=learn):
+    def scored(
+        self,
+        plan: Plan,
+        batch: Any,
+        *,
+        learn: bool,
+        exit: Exit | None = None,
+        model: nn.Module | None = None,
+        economy: Economy | None = None,
+    ) -> Tensor:
+        """Scores of a batch at the exit, piece by piece.
+
+        Args:
+            exit, model, economy: those of a copy of the model, whose positions are drawn already.
+        """
+        with nullcontext() if economy is not None else self.economy.drawing(advance=learn):
             found = [
-                self._at_exit(plan, piece, self.score, learn=learn) for piece in self._pieces(batch)
+                self._at_exit(plan, piece, self.score, learn, exit, model, economy)
+                for piece in self.pieces(batch)
             ]
+        check_count(self.call.samples, batch, sum(map(len, found)))
         return torch.cat(found)
 
-    def _at_exit(self, plan: Plan, batch: Any, score: Score, *, learn: bool) -> Tensor:
+    def _at_exit(
+        self,
+        plan: Plan,
+        batch: Any,
+        score: Score,
+        learn: bool,
+        exit: Exit | None = None,
+        model: nn.Module | None = None,
+        economy: Economy | None = None,
+    ) -> Tensor:
         """Scores of some samples by as much of them as is looked at."""
-        economy = self.economy
+        exit, economy = exit or self.exit, economy or self.economy
         seen = economy.viewed(self.call, batch)
         with economy.lowered(self.device):
-            return self.exit.score(economy.chosen(plan, seen), self.model, seen, score, learn)
+            return exit.score(economy.chosen(plan, seen), model or self.model, seen, score, learn)
 
     def _measure_precision(self, plan: Plan, batch: Any) -> None:
         """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
-        self.economy.measure(lambda: self._scored(plan, batch, learn=False), self.device)
+        self.economy.measure(lambda: self.scored(plan, batch, learn=False), self.device)
         if self.ranks is not None:
             self.economy.low = self.ranks.gather(self.economy.low)[0]
         if self.economy.low and first_rank():
@@ -138,7 +202,7 @@ class Scorer:
 
     def _given(self, batch: Any) -> tuple[Any, bool]:
         """A batch where it is scored, and whether nothing of the model is run for it."""
-        known = self._kind(batch) in self._plans
+        known = self.kind(batch) in self.plans
         still = known and not self.exit.runs  # nothing to be quiet about, nothing to move
         return (batch if still else self.moved(batch)), still
 
@@ -179,9 +243,9 @@ class Scorer:
                 return None
             found: list[Examined] = []
             with self.economy.drawing(advance=False):
-                for piece in self._pieces(moved):
+                for piece in self.pieces(moved):
                     exact = self._exact.examine(plan, self.model, piece)
-                    early_B = self._at_exit(plan, piece, "loss", learn=False) if early else None
+                    early_B = self._at_exit(plan, piece, "loss", False) if early else None
                     found.append(exact._replace(early=early_B))
             if self.reference is not None:
                 found = take_off(found, self.reference.losses(plan, self.model, moved, ids))
@@ -189,7 +253,7 @@ class Scorer:
 
     def check(self, batch: Any) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""
-        known = self._plans.get(self._kind(batch))
+        known = self.plans.get(self.kind(batch))
         if known is not None:
             self.plan = known
             return
@@ -206,7 +270,7 @@ class Scorer:
         some = samples.take(batch, torch.arange(min(size, 2)), size=size)
         if self.exit.runs:
             with self.economy.naming(), self.economy.drawing(advance=False):
-                self._at_exit(plan, some, self.score, learn=False)
+                self._at_exit(plan, some, self.score, False)
         if all(part.labels is not None for part in plan.parts):
             self._exact.examine(plan, self.model, some)
 
@@ -215,7 +279,7 @@ class Scorer:
         if self.plan is None:
             return None
         with torch.no_grad():
-            return self.plan.losses(output, self.moved(batch))
+            return self.plan.trusting(batch).losses(output, self.moved(batch))
 
     def note_autocast(self) -> None:
         """Remember the autocast that is open now, in the user's training forward."""
@@ -232,7 +296,7 @@ class Scorer:
         """A batch on the model's device."""
         return to_device(batch, self.device)
 
-    def _pieces(self, batch: Any) -> list[Any]:
+    def pieces(self, batch: Any) -> list[Any]:
         samples = self.call.samples
         return samples.split(batch, self.batch_size or samples.size(batch))
 
@@ -243,12 +307,12 @@ class Scorer:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """While open, forwards of the model are not the user's own."""
-        before, self.active = self.active, True
+        """While open, forwards of the model in this thread are not the user's own."""
+        before, self._busy.now = self.active, True
         try:
             yield
         finally:
-            self.active = before
+            self._busy.now = before
 
     def mirrored_autocast(self) -> AbstractContextManager[Any]:
         """The autocast of the user's training forward, which is open only in the loop's body."""
@@ -256,95 +320,3 @@ class Scorer:
         if dtype is None or torch.is_autocast_enabled(device):
             return nullcontext()
         return torch.autocast(device, dtype=dtype)
-
-    def _kind(self, batch: Any) -> tuple[Any, ...]:
-        """What a plan goes by. Ranks in step must find theirs at once, whatever labels each has."""
-        # only a model's own loss can ignore a class that nobody was told of
-        zeros = self.ranks is None and self.loss_fn is None and self.losses_fn is None
-        return signature(
-            self.call, batch, zeros=zeros and self.call.takes_labels(self.model, batch)
-        )
-
-    def _planned(self, batch: Any) -> Plan | None:
-        """How the model is scored on such a batch; None while no sample with a label was seen."""
-        kind = self._kind(batch)
-        if kind in self._plans and self._holds(kind, batch):
-            self.plan = self._plans[kind]
-            return self.plan
-        rows, probe = self._probe(batch)
-        if probe is None:
-            self._unplanned += 1
-            if self._unplanned == UNPLANNED:
-                warn_user(
-                    f"{UNPLANNED} batches had no sample with a label, so the kept were picked at random: "
-                    f"look at {', '.join(self.call.labels_of(batch))}, or pass labels="
-                )
-            return None
-        plan = Plan.resolve(
-            self.call,
-            self.model,
-            probe,
-            self.loss_fn,
-            losses=self.losses_fn,
-            score=None if self._by_default and self.losses_fn is not None else self.score,
-            rows=rows,
-        )
-        plan = replace(plan, tokens=self.tokens)
-        if self.sharded:
-            plan = in_step(plan)
-        if not self.idle:
-            if self._by_default and self.exit.default_score != "loss":
-                self.score = plan.default_score()
-            plan = plan.for_score(self.score, self.model, probe)
-            plan = self.economy.planned(plan, self.score)
-            self.economy.check(self.call, batch)
-            with self.economy.naming():
-                self.exit.prepare(plan, self.model, self.economy.viewed(self.call, probe))
-        plan.check_batch(batch)
-        self._verify(kind, plan, batch)
-        if (not self._plans or kind in self._plans) and first_rank():
-            say(f"the objective that is scored is {plan.describe()}")
-        if plan.kind == "model":
-            warn_user(
-                "the model's loss is not one that its logits and labels explain (smoothing, weights, "
-                "or no logits), so exact losses are taken from it one sample at a time, which is "
-                "slow: pass forward= that returns the logits, and loss_fn="
-            )
-        self.plan = self._plans[kind] = plan
-        return plan
-
-    def _holds(self, kind: tuple[Any, ...], batch: Any) -> bool:
-        """Whether a plan gives the model's own loss of a batch with classes that it was not tried on."""
-        plan = self._plans[kind]
-        still = self.ranks is not None or not self.exit.runs  # nothing more is run for it
-        if still or self._evidence[kind].suffices(plan, batch):
-            return True
-        try:
-            self._verify(kind, plan, batch)
-        except ValueError:  # found anew, or refused
-            self._evidence[kind] = Evidence()
-            return False
-        return True
-
-    def _verify(self, kind: tuple[Any, ...], plan: Plan, batch: Any) -> None:
-        evidence = self._evidence.setdefault(kind, Evidence())
-        if not verifiable(plan, self.model, batch):
-            evidence.checks = MOST_CHECKS
-            return
-        piece = to_verify(plan, batch)
-        verify(plan, self.model, piece)
-        evidence.add(plan, piece)
-
-    def _probe(self, batch: Any) -> tuple[Tensor | None, Any | None]:
-        """Some samples with labels to find out with; the same on all ranks that stay in step.
-
-        What is tried with a sharded model takes as many forwards on every rank.
-        """
-        rows = probe_rows(self.call, batch)
-        probe = None if rows is None else self.call.samples.take(batch, rows)
-        if self.ranks is None:
-            return rows, probe
-        if probe is not None:
-            probe = to_device(probe, torch.device("cpu"))
-        probe = self.ranks.share_first(probe)
-        return None, None if probe is None else self.moved(probe)

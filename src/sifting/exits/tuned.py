@@ -10,6 +10,7 @@ Shapes: B samples, T positions, H features, F pooled features, N labelled positi
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
@@ -21,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sifting.exits.base import Exit
+from sifting.exits.base import Exit, Twin
 from sifting.exits.lessons import (
     at_positions,
     check_learnable,
@@ -72,6 +73,7 @@ class TunedExit(Exit):
     """
 
     learns = True
+    pipelined = True
     remedy = "a later exit (TunedExit(at)), a larger explore= (0.5), exit=MemoryExit()"
     cheaper = "an earlier exit (TunedExit(at)), or exit=MemoryExit()"
     default_explore = 0.25  # an insurance: even a tuned exit decays on data seen many times
@@ -98,6 +100,10 @@ class TunedExit(Exit):
     def shardable(self) -> bool:  # type: ignore[override]
         """At a block of a stack; elsewhere the model's forward is left in the middle."""
         return self.stack is not None
+
+    @property
+    def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]
+        return None if self.stack is None or not self.k else (self.stack, self.k)
 
     @property
     def place(self) -> str | None:
@@ -318,6 +324,22 @@ class TunedExit(Exit):
         predictor.checked = True
         predictor.ready(device, self.lr)
         return predictor
+
+    def beside(self, twin: Twin) -> Exit:
+        made = copy.copy(self)
+        made.stack = None if self.stack is None else self.stack.beside(twin)
+        made.predictors = {name: one.aside() for name, one in self.predictors.items()}
+        return made
+
+    def unlearned(self) -> dict[str, Any]:
+        return {
+            name: [[grads, weight] for grads, weight in predictor.lessons]
+            for name, predictor in self.predictors.items()
+        }
+
+    def take_in(self, lessons: Mapping[str, Any]) -> None:
+        for name, found in lessons.items():
+            self.predictors[name].take_in(found)
 
     def state_dict(self) -> dict[str, Any]:
         return {name: predictor.state_dict() for name, predictor in self.predictors.items()}

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from lightning.pytorch.trainer.states import RunningStage
 from torch.utils.data import DataLoader
 
+from sifting.integrations.held_out import tell
 from sifting.loader import SiftedLoader
 from sifting.rng import RandomState
 from sifting.sifter import Sifter
@@ -80,6 +81,16 @@ class SiftCallback(pl.Callback):
         self.trainer = trainer
         if self._loader is not None:
             self._loader.divide(trainer)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Tell an autopilot how long the run is, and what it is validated on."""
+        steps = trainer.estimated_stepping_batches
+        known = isinstance(steps, int) and steps > 0
+        loaders = trainer.val_dataloaders
+        loaders = loaders if isinstance(loaders, list) else [loaders]
+        held_out = loaders[0] if len(loaders) == 1 and isinstance(loaders[0], DataLoader) else None
+        updates = steps * trainer.accumulate_grad_batches if known else None
+        tell(self.sifter, held_out=held_out, updates=updates)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Let go of the model's forward and the trainer."""

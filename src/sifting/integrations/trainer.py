@@ -24,6 +24,7 @@ from torch import nn
 from transformers import Trainer
 
 from sifting.integrations.files import read_state, write_state
+from sifting.integrations.held_out import EvaluationBatches, tell
 from sifting.integrations.trainer_loader import ResumedLoader, TrainLoader
 from sifting.model.trainer_loss import trainer_losses
 from sifting.selection.policies import Proportional
@@ -99,9 +100,12 @@ class SiftMixin(_Base):  # type: ignore[misc]
                 "not sifted: name SiftMixin first among the bases, or return what super() gives"
             )
         found: tuple[Any, ...] = super().set_initial_training_values(args, dataloader)
+        batches = int(found[-1]) * args.gradient_accumulation_steps
+        tell(self.sifter, held_out=EvaluationBatches.of(self), updates=batches)
         return found
 
     def _run_epoch(self, **kwargs: Any) -> None:
+        self.sifter.trained_in(kwargs["model"])
         loader, epoch = kwargs["train_dataloader"], kwargs["epoch"]
         checkpoint, done = kwargs["resume_from_checkpoint"], 0
         if checkpoint is not None and epoch == kwargs["epochs_trained"]:
@@ -163,6 +167,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        self.sifter.trained_in(self.model_wrapped)  # ranks that share a memory take up all of it
         path = self._state_file(checkpoint)
         if os.path.isfile(path):
             self.sifter.load_state_dict(read_state(path))
@@ -220,8 +225,16 @@ def check(trainer: Any) -> None:
             "policy='proportional' needs its weights in the loss, and the Trainer takes plain means: "
             "choose policy='percentile' or 'top', or train in a loop of your own"
         )
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+    if trainer.is_deepspeed_enabled:
         raise ValueError(
-            f"fsdp={args.fsdp!r}, deepspeed={args.deepspeed!r}: the model is taken apart after the sifter "
-            "has looked at it, which is not supported in the Trainer: train with DDP (torchrun alone)"
+            f"deepspeed={args.deepspeed!r}: the Trainer's model is taken apart by DeepSpeed after the sifter has "
+            "looked at it, and on the CPU, where this library is tested, Accelerate gives all its processes the "
+            "same data: train with FSDP2 (fsdp_config={'version': 2}) or DDP"
+        )
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    if trainer.is_fsdp_enabled and getattr(plugin, "fsdp_version", 1) != 2:
+        raise ValueError(
+            f"fsdp={args.fsdp!r} with version {getattr(plugin, 'fsdp_version', 1)}: the flat parameters of the "
+            "older FSDP cannot be gathered a block at a time by scoring: set fsdp_config={'version': 2}, or "
+            "train with DDP"
         )

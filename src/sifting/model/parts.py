@@ -7,7 +7,7 @@ N rows (labelled positions).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -209,9 +209,24 @@ def score_rows(
 def row_scores(rows: Rows, score: Score, *, width: int | None = None) -> Tensor:
     """The score of each position that counts, in row-major order."""
     by_row = scores.BY_NAME[score] if isinstance(score, str) else _checked(score)
+    whole = rows.head is None and rows.documents_BT is None and rows.mask_BT.shape[1] == 1
+    if isinstance(score, str) and whole and rows.inputs_BTH.numel() <= CHUNK:
+        return _one_each(rows, by_row)
     pieces = [by_row(logits, labels) for logits, labels in rows.chunks(width)]
     empty = torch.zeros(0, device=rows.mask_BT.device)
     return torch.cat(pieces) if pieces else empty
+
+
+def _one_each(rows: Rows, by_row: scores.RowScore) -> Tensor:
+    """Scores of samples with one prediction each, without asking which of them have a label.
+
+    Asking would be to wait for the device: what has none is scored by some class, and put to 0.
+    """
+    mask_B, labels = rows.mask_BT[:, 0], rows.labels_BT
+    if labels is not None and not labels.is_floating_point():
+        labels = labels.masked_fill(~rows.mask_BT, 0)
+    values_B = by_row(rows.inputs_BTH[:, 0], None if labels is None else labels[:, 0])
+    return torch.where(mask_B, values_B, 0.0)
 
 
 def _checked(score: Callable[[Any, Any], Tensor]) -> scores.RowScore:
@@ -225,6 +240,13 @@ def _checked(score: Callable[[Any, Any], Tensor]) -> scores.RowScore:
         return values.float()
 
     return by_row
+
+
+def unpadded(rows: Rows, mask: Tensor | None) -> Rows:
+    """Without labels, positions of padding should not count."""
+    if rows.labels_BT is not None or mask is None or mask.shape != rows.mask_BT.shape:
+        return rows
+    return replace(rows, mask_BT=mask.bool())
 
 
 def part_losses(part: Part, logits: Tensor, labels: Tensor) -> Tensor:

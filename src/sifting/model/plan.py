@@ -25,7 +25,7 @@ from sifting.model.objective import (
     rows_of,
     score_rows,
 )
-from sifting.model.parts import IGNORE
+from sifting.model.parts import IGNORE, unpadded
 from sifting.model.probing import probe_rows, signature
 from sifting.model.score_functions import (
     check_score,
@@ -46,6 +46,8 @@ __all__ = [
     "reduced_losses",
     "signature",
 ]
+
+POSITIONS = ("start_positions", "end_positions")  # of as many classes as a batch is long
 
 # Takes one part's predictions: rows of class logits, or its logits whole.
 Consume = Callable[[Part, Rows | Tensor, Tensor | None], None]
@@ -69,6 +71,7 @@ class Plan:
         tokens: how a sample's positions make its score, and its loss.
         rows: how many labelled positions of a sample are scored; None for what is usual.
         chosen: in one batch, the positions of each part that are.
+        trusts: whether labels were checked already, on the host, where nothing has to be waited for.
     """
 
     call: Call
@@ -83,6 +86,7 @@ class Plan:
     tokens: Tokens = MEAN
     rows: int | str | None = None
     chosen: dict[Part, Tensor] = field(default_factory=dict)
+    trusts: bool = False
 
     @classmethod
     def resolve(
@@ -161,6 +165,11 @@ class Plan:
             return "loss_fn"
         return "parts" if self.explained else "model"
 
+    def beside(self, twin: Callable[[nn.Module], nn.Module]) -> Plan:
+        """The same for a copy of the model."""
+        heads = {name: replace(head, module=twin(head.module)) for name, head in self.heads.items()}
+        return replace(self, heads=heads)
+
     def describe(self) -> str:
         """The objective that is assumed, in one line."""
         terms = "; ".join(map(str, self.parts))
@@ -209,19 +218,20 @@ class Plan:
         Args:
             rows: the rows of these samples in a batch, where they are only some of it.
         """
-        if self.loss_fn is not None and not self.loss_fn.by_class:
+        if self.trusts or (self.loss_fn is not None and not self.loss_fn.by_class):
             return  # only the loss itself knows what its labels mean
         for part in self.parts:
             labels = self.labels_for(part, batch)
             shape = self.shapes.get(part.logits)
             # positions in a text are as many classes as the batch at hand is long
-            if (
-                labels is None
-                or shape is None
-                or part.labels in ("start_positions", "end_positions")
-            ):
+            if labels is None or shape is None or part.labels in POSITIONS:
                 continue
             check_labels(part, (len(labels), *shape), labels, rows=rows)
+
+    def trusting(self, batch: Any) -> Plan:
+        """The plan for a batch, its labels checked where they are: best before it is on a device."""
+        self.check_batch(batch)
+        return replace(self, trusts=True)
 
     def labels_for(self, part: Part, batch: Any) -> Tensor | None:
         """The labels of a part in a batch."""
@@ -259,7 +269,9 @@ class Plan:
         self, part: Part, logits: Tensor, labels: Tensor | None, batch: Any
     ) -> Rows | Tensor:
         """A part's logits as rows of classes, or as they are where there are none."""
-        if labels is not None and (self.loss_fn is None or self.loss_fn.by_class):
+        checked = self.trusts and part.labels not in POSITIONS
+        by_class = self.loss_fn is None or self.loss_fn.by_class
+        if labels is not None and by_class and not checked:
             check_labels(part, logits.shape, labels)
         if not part.has_classes:
             return logits
@@ -276,7 +288,7 @@ class Plan:
     def _of_samples(self, part: Part, rows: Rows, batch: Any) -> Rows:
         documents_BT = self.call.samples.documents(batch)
         if documents_BT is None:
-            return _unpadded(rows, batch)
+            return unpadded(rows, mask_of(batch))
         documents_BT = documents_BT[:, part.shift :].to(rows.mask_BT.device)
         if documents_BT.shape != rows.mask_BT.shape:
             raise ValueError(
@@ -335,11 +347,3 @@ class Plan:
                 self.score(part, self.laid_out(part, found, wanted, batch), wanted, "loss")
             )
         return torch.stack(total).sum(dim=0)
-
-
-def _unpadded(rows: Rows, batch: Any) -> Rows:
-    """Without labels, positions of padding should not count."""
-    mask = mask_of(batch) if rows.labels_BT is None else None
-    if mask is None or mask.shape != rows.mask_BT.shape:
-        return rows
-    return replace(rows, mask_BT=mask.bool())

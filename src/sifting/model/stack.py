@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -111,6 +111,10 @@ class Stack:
                 "into the blocks what the model does between them"
             )
         self.wiring = found
+
+    def beside(self, twin: Callable[[nn.Module], nn.Module]) -> Stack:
+        """The same blocks in a copy of the model."""
+        return replace(self, container=twin(self.container), model=twin(self.model))
 
     @contextmanager
     def truncated(self, k: int) -> Iterator[Exitway]:

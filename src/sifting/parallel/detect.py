@@ -1,4 +1,4 @@
-"""How a model is spread over processes: what DDP and FSDP have made of it."""
+"""How a model is spread over processes: what DDP, FSDP and DeepSpeed have made of it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,33 @@ def data_parallel(model: nn.Module) -> nn.parallel.DistributedDataParallel | Non
     return model if isinstance(model, nn.parallel.DistributedDataParallel) else None
 
 
+def data_parallel_under_way() -> nn.Module | None:
+    """The DDP wrapper whose forward is under way, where there is one.
+
+    >>> data_parallel_under_way() is None
+    True
+
+    A sifter that was made before its model was wrapped finds the wrapper so.
+    """
+    found = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    return found if isinstance(found, nn.Module) else None
+
+
+def replicated(model: nn.Module) -> bool:
+    """Whether every rank holds the whole model and they train it together: DDP, or DeepSpeed's ZeRO-1 and 2.
+
+    >>> replicated(nn.Linear(2, 2))
+    False
+    """
+    return data_parallel(model) is not None or _is_engine(model)
+
+
+def _is_engine(model: nn.Module) -> bool:
+    deepspeed: Any = sys.modules.get("deepspeed")  # not there, not used
+    kind = getattr(deepspeed, "DeepSpeedEngine", None)
+    return kind is not None and isinstance(model, kind)
+
+
 def reshard(model: nn.Module) -> None:
     """Spread the parameters of a sharded model over its ranks again, where a forward has gathered them."""
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
@@ -48,6 +75,12 @@ def sharded(model: nn.Module) -> bool:
     >>> sharded(nn.Linear(2, 2))
     False
     """
+    if any(hasattr(parameter, "ds_id") for parameter in model.parameters()):
+        raise ValueError(
+            "the model's parameters are divided among processes by DeepSpeed's ZeRO-3, which gathers them by "
+            "hooks of its own that know the whole forward alone, so that no part of it can be run to score: "
+            "choose zero_stage 1 or 2, or shard with FSDP2 (fsdp_version: 2)"
+        )
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # not there, not used
     if fsdp is None or not in_use():
         return False
@@ -68,15 +101,15 @@ def gathers_inside(module: nn.Module) -> bool:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside DDP, DataParallel and `torch.compile`.
+    """The user's own module inside DDP, DataParallel, DeepSpeed's engine and `torch.compile`.
 
     Scoring goes past them: DDP's forward prepares a backward that never comes, and a compiled
     graph is for whole batches of the whole model.
     """
     wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
     while True:
-        if isinstance(model, wrappers):
-            model = model.module
+        if isinstance(model, wrappers) or _is_engine(model):
+            model = model.module  # type: ignore[assignment]
         elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment]
         else:

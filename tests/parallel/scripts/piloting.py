@@ -35,17 +35,20 @@ def everyones(value: Any) -> list[Any]:
     return found
 
 
-def go(*, shard: bool) -> tuple[Sifter, list[Tensor]]:
+def go(*, shard: bool, early: bool = False) -> tuple[Sifter, list[Tensor]]:
     data = TensorDataset(*draw(480, seed=3))
+    x, y = draw(200, seed=4)
     model: Any = make_net()
+    trial = Trial(held_out=[(x, y)], updates=STEPS)
+    sifter = Sifter(model, trial=trial, audit_every=7)  # before anything is made of the model
     if shard:
         for block in model.blocks:
             fully_shard(block)
         fully_shard(model)
     else:
         model = DDP(model)
-    x, y = draw(200, seed=4)
-    sifter = Sifter(model, trial=Trial(held_out=[(x, y)], updates=STEPS), audit_every=7)
+    if not early:
+        sifter = Sifter(model, trial=trial, audit_every=7)
     pilot = sifter.pilot
     assert pilot is not None
     pilot.held_out.plan_with = lambda size, there: LookPlan((20, 50, 90), there)
@@ -78,6 +81,19 @@ def check_ranks_decide_alike_and_stay_one_model() -> None:
     assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))  # each its own data
 
 
+def check_a_sifter_made_before_the_model_was_wrapped_decides_alike() -> None:
+    for shard in (False, True):
+        sifter, _ = go(shard=shard, early=True)
+        assert sifter.pilot is not None
+        assert sifter.chooser.scorer.ranks is not None
+        made = [decision.to_plain() for decision in sifter.pilot.decisions]
+        assert everyones(made)[0] == made
+        looks = sifter.pilot.exit.looks
+        assert looks == ("tuned" if shard else "input")
+        learned = everyones(sifter.exit.state_dict()["scorers"][looks])
+        assert torch.equal(learned[0]["logits"]["weight"], learned[1]["logits"]["weight"])
+
+
 def check_a_sharded_model_is_looked_at_too() -> None:
     sifter, _ = go(shard=True)
     assert sifter.pilot is not None
@@ -107,6 +123,7 @@ if __name__ == "__main__":
     run(
         [
             check_ranks_decide_alike_and_stay_one_model,
+            check_a_sifter_made_before_the_model_was_wrapped_decides_alike,
             check_a_sharded_model_is_looked_at_too,
             check_the_cost_is_settled_on_all_ranks_at_once,
         ]

@@ -1,0 +1,349 @@
+"""Scoring beside the training step: the next candidates, in a thread, with the weights of this step.
+
+main thread   refresh ─ start ─▶ the user's forward and backward ─▶ │ optimizer.step ─▶ take: learn, choose
+thread                   └──── truncated forward of the copy ─────▶ ┘ (the step waits for it)
+
+The thread runs a copy of the model's modules over the same parameters (`model/replica.py`), and nothing
+else: it draws no random number, talks to no other rank, and what an exit would learn it sets aside.
+Parameters are written by optimizers, each of which waits until nothing reads them. On CUDA the thread has a
+stream of its own, of the lowest priority there is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from sifting.data.tree import leaves
+from sifting.exits.base import Exit
+from sifting.exits.economy import Economy
+from sifting.exits.thread_context import Context, prepare_thread
+from sifting.model.plan import Plan
+from sifting.model.replica import Replica, modules_run
+from sifting.plain import Plain
+from sifting.rng import RandomState
+
+if TYPE_CHECKING:
+    from sifting.exits.scoring import Scorer
+
+
+@dataclass
+class Ahead:
+    """The candidates that were drawn before the step before them was trained.
+
+    Attributes:
+        batch: the candidates; None where a state names them that are not drawn again yet.
+        streams: the global random streams before they were drawn.
+        scores: of each, on the CPU, once they are known.
+        lessons: what the exit wants to learn from them, then.
+        future: the scoring under way, which gives both.
+        versions: of the model's parameters when it began.
+        done: what a CUDA stream waits for before it may write what was read.
+        settled: whether it is known to be over.
+        undo: the sifter's generator, and its state before positions were drawn.
+    """
+
+    batch: Any
+    streams: RandomState
+    scores: Tensor | None = None
+    lessons: Mapping[str, Any] = field(default_factory=dict)
+    future: Future[tuple[Tensor, Mapping[str, Any]]] | None = None
+    versions: list[int] = field(default_factory=list)
+    done: Any = None
+    settled: bool = False
+    undo: tuple[torch.Generator, Tensor] | None = None
+
+
+class Beside:
+    """Scores the candidates of the next step while this one is trained.
+
+    Args:
+        scorer: of the sifter.
+    """
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+        self.ahead: Ahead | None = None  # what is drawn, and perhaps scored, for the next step
+        self._replica: Replica | None = None
+        self._proven: set[tuple[Any, ...]] = set()  # kinds of batches that the copy scores alike
+        self._executor: ThreadPoolExecutor | None = None
+        self._handle: Any = None
+        self._stream: Any = None
+        self.owner: object = None  # of the epoch under way
+        _EVERY.add(self)
+
+    def drawn(self, batch: Any, streams: RandomState) -> None:
+        """Take note of candidates that were drawn ahead."""
+        self.ahead = Ahead(batch, streams)
+
+    def begin(self) -> None:
+        """Begin to score what was drawn ahead, once the copy is known to score such batches alike."""
+        ahead, scorer = self.ahead, self.scorer
+        assert ahead is not None
+        plan = scorer.known(ahead.batch)
+        if plan is None or self.wants_proof(ahead.batch):
+            scorer.score_here(ahead.batch, learn=False, beside=self)
+            plan = scorer.known(ahead.batch)
+        if plan is None or not scorer.exit.runs:
+            return  # nothing has a label, or nothing of the model is run
+        assert self._replica is not None
+        self._replica.refresh()
+        ahead.versions = self._versions()
+        if self._executor is None:
+            # its thread ends with the executor, and before the interpreter does
+            self._executor = ThreadPoolExecutor(1, "sifting-ahead", initializer=prepare_thread)
+            self._handle = register_optimizer_step_pre_hook(self._before_step)
+        generator = scorer.economy.generator
+        ahead.undo = generator, generator.get_state()
+        with scorer.economy.drawing(advance=True):
+            economy = scorer.economy.again()
+        exit, plan = self._twins(plan)
+        ready, device = None, scorer.device
+        if device.type == "cuda":
+            # 0 is the lowest priority that CUDA has
+            self._stream = self._stream or torch.cuda.Stream(device, priority=0)  # type: ignore[no-untyped-call]
+            ready = torch.cuda.current_stream(device).record_event()
+        context = Context(device, scorer.autocasts, torch.get_default_device(), self._stream)
+        ahead.future = self._executor.submit(
+            self._score, ahead, exit, plan, economy, context, ready
+        )
+
+    def prove(
+        self, batch: Any, plan: Plan, scores_B: Tensor, random: bool, hooks: list[str]
+    ) -> None:
+        """Hold the copy against the model on a batch that the model has scored, once for each kind.
+
+        Args:
+            batch: on the model's device.
+            plan: how it is scored.
+            scores_B: by the model itself.
+            random: whether a random number was drawn for them.
+            hooks: of the user's, that changed what passed through the model.
+
+        Raises:
+            ValueError: where it cannot take the model's place.
+        """
+        if random:
+            raise ValueError(
+                "ahead=1: scoring draws random numbers, from the streams that your training step draws from at "
+                "the same time, so that neither could be repeated: leave out ahead=, or draw from a generator "
+                "of the model's own"
+            )
+        if hooks:
+            raise ValueError(
+                f"ahead=1: a forward hook on {hooks[0]} changes what passes through the model, and would run in "
+                "another thread beside your step: put it into the module's forward, or leave out ahead="
+            )
+        if self._replica is None:
+            self._replica = Replica(self.scorer.model)
+        else:
+            self._replica.refresh()
+        exit, plan = self._twins(plan)
+        device, scorer = self.scorer.device, self.scorer
+        context = Context(device, scorer.autocasts, torch.get_default_device(), None)
+        with modules_run(scorer.model) as originals:
+            again = scorer.economy.again()
+            found_B, _ = self._scored(batch, exit, plan, again, context, learn=False)
+        if originals:
+            raise ValueError(
+                f"ahead=1: a copy of the model still runs {originals[0] or 'the model'!r} of the model itself, "
+                "which your step trains at the same time: forward= and losses= must call the model that they are "
+                "given, and modules must keep others as submodules; or leave out ahead="
+            )
+        wanted_B = scores_B.cpu()
+        exact = device.type == "cpu"
+        same = torch.equal(found_B.nan_to_num(), wanted_B.nan_to_num())
+        if not same and (
+            exact or not torch.allclose(found_B, wanted_B, 1e-3, 1e-4, equal_nan=True)
+        ):
+            row = int((found_B - wanted_B).abs().nan_to_num().argmax())
+            raise ValueError(
+                f"ahead=1: a copy of the model scores row {row} {float(found_B[row]):.6g}, and the model itself "
+                f"{float(wanted_B[row]):.6g}: its forward depends on more than parameters, buffers and attributes "
+                "of its modules (a hook that writes in place, a state elsewhere): leave out ahead="
+            )
+        self._proven.add(scorer.kind(batch))
+
+    def wants_proof(self, batch: Any) -> bool:
+        """Whether such a batch has not been held against the copy yet."""
+        return self.scorer.exit.runs and self.scorer.kind(batch) not in self._proven
+
+    def take(self, batch: Any) -> Tensor | None:
+        """The scores of a batch that was drawn ahead, waiting for them; None where it was not scored.
+
+        What an exit wants to learn from it is handed to it. What failed in the thread is raised here.
+        """
+        ahead = self.ahead
+        if ahead is None or ahead.batch is not batch:
+            return None
+        self.wait()
+        self.ahead = None
+        if ahead.future is not None:
+            ahead.scores, ahead.lessons = ahead.future.result()
+        if ahead.scores is None:
+            return None
+        self.scorer.exit.take_in(ahead.lessons)
+        return ahead.scores
+
+    def wait(self) -> None:
+        """Wait until nothing is read any more that training may write."""
+        ahead = self.ahead
+        if ahead is None or ahead.future is None:
+            return
+        wait([ahead.future])
+        if ahead.settled:
+            return
+        ahead.settled = True
+        if ahead.done is not None:
+            torch.cuda.current_stream(self.scorer.device).wait_event(ahead.done)
+        if ahead.versions != self._versions():
+            now = zip(self._names(), self._versions(), ahead.versions, strict=False)
+            name = next((name for name, a, b in now if a != b), "one")
+            raise RuntimeError(
+                f"ahead=1: parameter {name!r} was written while the next candidates were scored, and not by the "
+                "step of a torch optimizer, which would have waited: call sifter.wait() before you write "
+                "parameters yourself, or leave out ahead="
+            )
+
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Hook of every optimizer."""
+        if not torch.compiler.is_compiling():
+            self.wait()
+
+    def drop(self) -> None:
+        """Forget what was drawn ahead; nothing of it was learned yet."""
+        ahead, self.ahead = self.ahead, None
+        if ahead is not None and ahead.future is not None:
+            ahead.future.cancel()
+            wait([ahead.future])
+        if ahead is not None and ahead.undo is not None:
+            generator, state = ahead.undo
+            generator.set_state(state)
+
+    def open(self) -> object:
+        """Begin an epoch; gives what `close` takes. What a state named to be scored ahead stays."""
+        if self.ahead is not None and self.ahead.batch is not None:
+            self.drop()
+        self.owner = object()
+        return self.owner
+
+    def close(self, owner: object) -> None:
+        """End the thread and let go of the optimizers, unless another epoch has begun meanwhile."""
+        if owner is None or owner is not self.owner:
+            return
+        self.drop()
+        executor, self._executor = self._executor, None
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.remove()
+        if executor is not None:
+            executor.shutdown(wait=True)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What was drawn and scored ahead, for whoever goes on from here: nobody has these weights again."""
+        ahead = self.ahead
+        if ahead is None:
+            return None
+        scores, lessons = ahead.scores, ahead.lessons
+        if ahead.future is not None:
+            wait([ahead.future])
+            if ahead.future.exception() is None:  # else it is said when they are asked for
+                scores, lessons = ahead.future.result()
+        return {
+            "streams": ahead.streams.to_plain(),
+            "scores": scores,
+            "lessons": dict(lessons),
+        }
+
+    @staticmethod
+    def checked(state: Any) -> Ahead | None:
+        """What a state says; the candidates are drawn again."""
+        if state is None:
+            return None
+        found = Plain(state, "what was scored ahead")
+        scores = None if found.get("scores") is None else found.tensor("scores", dims=1)
+        lessons = found.inside("lessons").content
+        return Ahead(None, found.made("streams", RandomState.from_plain), scores, lessons)
+
+    def _twins(self, plan: Plan) -> tuple[Exit, Plan]:
+        assert self._replica is not None
+        return self.scorer.exit.beside(self._replica.twin), plan.beside(self._replica.twin)
+
+    def _score(
+        self,
+        ahead: Ahead,
+        exit: Exit,
+        plan: Plan,
+        economy: Economy,
+        context: Context,
+        ready: Any,
+    ) -> tuple[Tensor, Mapping[str, Any]]:
+        """What the thread does."""
+        if ready is not None:
+            self._stream.wait_event(ready)
+            for value in leaves(ahead.batch):
+                if isinstance(value, Tensor) and value.device.type == "cuda":
+                    value.record_stream(self._stream)
+        trusting = plan.trusting(ahead.batch)
+        found = self._scored(ahead.batch, exit, trusting, economy, context, learn=True)
+        if ready is not None:
+            ahead.done = self._stream.record_event()
+        return found
+
+    def _scored(
+        self,
+        batch: Any,
+        exit: Exit,
+        plan: Plan,
+        economy: Economy,
+        context: Context,
+        *,
+        learn: bool,
+    ) -> tuple[Tensor, Mapping[str, Any]]:
+        assert self._replica is not None
+        scorer, model = self.scorer, self._replica.model
+        with scorer.busy(), context.open():
+            moved = scorer.moved(batch)
+            scores_B = scorer.scored(
+                plan, moved, learn=learn, exit=exit, model=model, economy=economy
+            )
+            # read here, where nobody waits for it but this thread
+            return scores_B.float().cpu(), exit.unlearned()
+
+    def _versions(self) -> list[int]:
+        return [parameter._version for parameter in self.scorer.model.parameters()]
+
+    def _names(self) -> list[str]:
+        return [name for name, _ in self.scorer.model.named_parameters()]
+
+
+_EVERY: weakref.WeakSet[Beside] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    """A process is not divided (a loader starts its workers) while a thread holds locks of libraries."""
+    for beside in list(_EVERY):
+        ahead = beside.ahead
+        if ahead is not None and ahead.future is not None:
+            wait([ahead.future])
+
+
+@atexit.register
+def _at_exit() -> None:
+    """A loop that was left open is closed while there is still something to close it with."""
+    for beside in list(_EVERY):
+        beside.close(beside.owner)
+        beside.owner = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)

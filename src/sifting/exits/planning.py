@@ -1,0 +1,158 @@
+"""How batches are scored, found out once for each kind of them; and again where a class is new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sifting.data.tree import to_device
+from sifting.exits.base import Exit
+from sifting.exits.checks import in_step
+from sifting.exits.economy import Economy
+from sifting.log import say
+from sifting.measure.audit import warn_user
+from sifting.model.agreement import to_verify, verifiable, verify
+from sifting.model.by_sample import Losses
+from sifting.model.call import Call
+from sifting.model.evidence import MOST_CHECKS, Evidence
+from sifting.model.objective import PerSampleLoss, Score
+from sifting.model.plan import Plan, probe_rows, signature
+from sifting.parallel.detect import first_rank
+from sifting.parallel.ranks import Ranks
+from sifting.selection.tokens import Tokens
+
+UNPLANNED = 10  # batches without any label before a warning
+
+
+class Planner:
+    """The part of a `Scorer` that knows plans."""
+
+    model: nn.Module
+    exit: Exit
+    call: Call
+    score: Score
+    economy: Economy
+    tokens: Tokens
+    loss_fn: PerSampleLoss | None
+    losses_fn: Losses | None
+    sharded: bool
+    idle: bool
+    ranks: Ranks | None  # those that have to run the model in step with this one
+    _by_default: bool
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None  # the one used last
+        self.plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
+        self._evidence: dict[tuple[Any, ...], Evidence] = {}
+        self._unplanned = 0  # batches in which nothing had a label
+
+    def moved(self, batch: Any) -> Any:
+        """A batch on the model's device."""
+        raise NotImplementedError
+
+    def known(self, batch: Any) -> Plan | None:
+        """The plan for a batch, where nothing more has to be run to know it."""
+        plan = self.plans.get(kind := self.kind(batch))
+        if plan is None or self.ranks is not None or self._evidence[kind].suffices(plan, batch):
+            return plan
+        return None
+
+    def kind(self, batch: Any) -> tuple[Any, ...]:
+        """What a plan goes by. Ranks in step must find theirs at once, whatever labels each has."""
+        # only a model's own loss can ignore a class that nobody was told of
+        zeros = self.ranks is None and self.loss_fn is None and self.losses_fn is None
+        return signature(
+            self.call, batch, zeros=zeros and self.call.takes_labels(self.model, batch)
+        )
+
+    def _planned(self, batch: Any, host: Any = None) -> Plan | None:
+        """How the model is scored on such a batch; None while no sample with a label was seen.
+
+        Args:
+            host: the same batch before it was moved, where what it is can be asked without waiting.
+        """
+        host = batch if host is None else host
+        kind = self.kind(host)
+        if kind in self.plans and self._holds(kind, batch, host):
+            self.plan = self.plans[kind]
+            return self.plan
+        rows, probe = self._probe(batch)
+        if probe is None:
+            self._unplanned += 1
+            if self._unplanned == UNPLANNED:
+                warn_user(
+                    f"{UNPLANNED} batches had no sample with a label, so the kept were picked at random: "
+                    f"look at {', '.join(self.call.labels_of(batch))}, or pass labels="
+                )
+            return None
+        plan = Plan.resolve(
+            self.call,
+            self.model,
+            probe,
+            self.loss_fn,
+            losses=self.losses_fn,
+            score=None if self._by_default and self.losses_fn is not None else self.score,
+            rows=rows,
+        )
+        plan = replace(plan, tokens=self.tokens)
+        if self.sharded:
+            plan = in_step(plan)
+        if not self.idle:
+            if self._by_default and self.exit.default_score != "loss":
+                self.score = plan.default_score()
+            plan = plan.for_score(self.score, self.model, probe)
+            plan = self.economy.planned(plan, self.score)
+            self.economy.check(self.call, batch)
+            with self.economy.naming():
+                self.exit.prepare(plan, self.model, self.economy.viewed(self.call, probe))
+        plan.check_batch(batch)
+        self._verify(kind, plan, batch)
+        if (not self.plans or kind in self.plans) and first_rank():
+            say(f"the objective that is scored is {plan.describe()}")
+        if plan.kind == "model":
+            warn_user(
+                "the model's loss is not one that its logits and labels explain (smoothing, weights, "
+                "or no logits), so exact losses are taken from it one sample at a time, which is "
+                "slow: pass forward= that returns the logits, and loss_fn="
+            )
+        self.plan = self.plans[kind] = plan
+        return plan
+
+    def _holds(self, kind: tuple[Any, ...], batch: Any, host: Any) -> bool:
+        """Whether a plan gives the model's own loss of a batch with classes that it was not tried on."""
+        plan = self.plans[kind]
+        still = self.ranks is not None or not self.exit.runs  # nothing more is run for it
+        if still or self._evidence[kind].suffices(plan, host):
+            return True
+        try:
+            self._verify(kind, plan, batch)
+        except ValueError:  # found anew, or refused
+            self._evidence[kind] = Evidence()
+            return False
+        return True
+
+    def _verify(self, kind: tuple[Any, ...], plan: Plan, batch: Any) -> None:
+        evidence = self._evidence.setdefault(kind, Evidence())
+        if not verifiable(plan, self.model, batch):
+            evidence.checks = MOST_CHECKS
+            return
+        piece = to_verify(plan, batch)
+        verify(plan, self.model, piece)
+        evidence.add(plan, piece)
+
+    def _probe(self, batch: Any) -> tuple[Tensor | None, Any | None]:
+        """Some samples with labels to find out with; the same on all ranks that stay in step.
+
+        What is tried with a sharded model takes as many forwards on every rank.
+        """
+        rows = probe_rows(self.call, batch)
+        probe = None if rows is None else self.call.samples.take(batch, rows)
+        if self.ranks is None:
+            return rows, probe
+        if probe is not None:
+            probe = to_device(probe, torch.device("cpu"))
+        probe = self.ranks.share_first(probe)
+        return None, None if probe is None else self.moved(probe)

@@ -1,0 +1,244 @@
+"""A copy of a model's modules over the same parameters: it can run while the model itself trains.
+
+The parameters are the model's own. Modules, their modes, their hooks and their buffers are the copy's:
+what training does to those (batch norm's statistics, modes, hooks) is not seen by a forward of the copy
+that is under way, and what that does to its own (stand-ins, hooks that stop it) is not seen by training.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from sifting.parallel.detect import unwrap
+
+SMALL = 2**16  # numbers of a buffer that is copied without asking whether it has changed
+DEEP = 3  # how far into lists and dicts of a module other modules are looked for
+
+FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+_HOOK_FLAGS = (
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks_with_kwargs",
+)
+_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+_APART = {
+    *("_parameters", "_buffers", "_modules", "training", "_compiled_call_impl"),
+    *(*FORWARD_HOOKS, *_HOOK_FLAGS, *_BACKWARD_HOOKS),
+}
+_MISSING = object()
+
+
+class Replica:
+    """A copy of a model's modules, in eval mode, over the same parameters.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    >>> replica = Replica(model)
+    >>> replica.model[0].weight is model[0].weight, replica.model.training, model.training
+    (True, False, True)
+    >>> _ = model(torch.randn(4, 2))    # moves the statistics of the model, not the copy's
+    >>> bool(replica.model[1].running_mean.any()), bool(model[1].running_mean.any())
+    (False, True)
+    >>> replica.refresh()
+    >>> torch.equal(replica.model[1].running_mean, model[1].running_mean)
+    True
+
+    Forward hooks are left out but for those of torch itself (norms of weights, pruning);
+    `changing_hooks` tells whether that makes a difference. What is compiled inside the model is
+    copied as it was before.
+
+    Args:
+        original: the model, without wrappers.
+    """
+
+    def __init__(self, original: nn.Module) -> None:
+        self.original = original
+        self._build()
+
+    @property
+    def model(self) -> nn.Module:
+        """The copy."""
+        return self.twin(self.original)
+
+    def twin(self, module: nn.Module) -> nn.Module:
+        """The copy of one of the model's modules; of any other, itself."""
+        return self._twins.get(id(module), module)
+
+    def refresh(self) -> None:
+        """Take over what has changed in the model since: buffers, attributes, modules."""
+        if any(
+            list(module._modules.values()) != children or type(module) is not kind
+            for module, kind, children in self._structure
+        ):
+            self._build()
+            return
+        for module, seen in self._seen:
+            self._fill(module, self._twins[id(module)], seen)
+
+    def _build(self) -> None:
+        self._twins: dict[int, nn.Module] = {}
+        self._copies: dict[int, tuple[Tensor, Tensor, int, int]] = {}
+        self._structure: list[tuple[nn.Module, type, list[nn.Module | None]]] = []
+        self._seen: list[tuple[nn.Module, dict[str, Any]]] = []
+        wrapped = []
+        for path, module in self.original.named_modules():
+            if isinstance(module, torch.jit.ScriptModule):
+                raise ValueError(
+                    f"ahead=1: {path or 'the model'} is a {type(module).__name__} of TorchScript, whose modules "
+                    "cannot be copied over the same parameters: leave out ahead="
+                )
+            self._structure.append((module, type(module), list(module._modules.values())))
+            if unwrap(module) is not module:
+                wrapped.append(module)
+                continue
+            twin = object.__new__(type(module))
+            self._twins[id(module)] = twin
+            self._seen.append((module, {}))
+        for module in wrapped:  # a compiled graph and DDP's forward are the training step's
+            self._twins[id(module)] = self._twins[id(unwrap(module))]
+        for module, seen in self._seen:
+            self._fill(module, self._twins[id(module)], seen)
+
+    def _fill(self, module: nn.Module, twin: nn.Module, seen: dict[str, Any]) -> None:
+        own, theirs = twin.__dict__, module.__dict__
+        for name, value in theirs.items():
+            if name in _APART:
+                continue
+            if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+                own[name] = self._copied(value, always=False)
+            elif seen.get(name, _MISSING) is not value:
+                seen[name], own[name] = value, self._swapped(value, DEEP)
+        for name in [name for name in own if name not in theirs]:
+            del own[name]
+            seen.pop(name, None)
+        own["training"], own["_compiled_call_impl"] = False, None
+        own["_parameters"] = dict(theirs["_parameters"])
+        always = isinstance(module, _NormBase)  # its kernels do not tell that they write
+        own["_buffers"] = {
+            name: None if buffer is None else self._copied(buffer, always=always)
+            for name, buffer in theirs["_buffers"].items()
+        }
+        own["_modules"] = {
+            name: None if child is None else self.twin(child)
+            for name, child in theirs["_modules"].items()
+        }
+        for name in FORWARD_HOOKS:
+            kept = {key: hook for key, hook in theirs[name].items() if of_torch(hook)}
+            own[name] = OrderedDict(kept)
+        for name in _HOOK_FLAGS:
+            own[name] = OrderedDict(theirs[name])
+        for name in _BACKWARD_HOOKS:
+            own[name] = OrderedDict()
+
+    def _copied(self, tensor: Tensor, *, always: bool) -> Tensor:
+        """A copy of a tensor, made again where it, or the copy, may have changed."""
+        known = self._copies.get(id(tensor))
+        if known is not None and known[0] is tensor:
+            _, copy, version, own = known
+            if copy.shape == tensor.shape and copy.device == tensor.device:
+                same = (tensor._version, copy._version) == (version, own)
+                if always or not same or tensor.numel() <= SMALL:
+                    with torch.no_grad():
+                        copy.copy_(tensor.detach())
+                    self._copies[id(tensor)] = (tensor, copy, tensor._version, copy._version)
+                return copy
+        copy = tensor.detach().clone()
+        self._copies[id(tensor)] = (tensor, copy, tensor._version, copy._version)
+        return copy
+
+    def _swapped(self, value: Any, depth: int) -> Any:
+        """A value of a module with the model's modules in it replaced by their copies."""
+        if isinstance(value, nn.Module):
+            return self.twin(value)
+        if isinstance(value, MethodType):
+            bound = self._swapped(value.__self__, 0)
+            return value if bound is value.__self__ else MethodType(value.__func__, bound)
+        if depth == 0:
+            return value
+        if isinstance(value, functools.partial):
+            inner = [value.func, value.args, value.keywords]
+            new = [self._swapped(one, depth - 1) for one in inner]
+            if all(a is b for a, b in zip(inner, new, strict=True)):
+                return value
+            return functools.partial(new[0], *new[1], **new[2])
+        if type(value) in (list, tuple, set):
+            items = [self._swapped(one, depth - 1) for one in value]
+            if all(a is b for a, b in zip(value, items, strict=True)):
+                return value  # the very object: what the model adds to it is seen
+            return type(value)(items)
+        if type(value) in (dict, OrderedDict):
+            pairs = {key: self._swapped(one, depth - 1) for key, one in value.items()}
+            if all(value[key] is one for key, one in pairs.items()):
+                return value
+            return type(value)(pairs)
+        return value
+
+
+def of_torch(hook: Any) -> bool:
+    """Whether a hook is one of torch's own.
+
+    >>> of_torch(torch.nn.utils.parametrize.cached), of_torch(lambda module, args: None)
+    (True, False)
+    """
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    if isinstance(hook, MethodType):
+        hook = type(hook.__self__)
+    home = getattr(hook, "__module__", None) or type(hook).__module__
+    return str(home).split(".")[0] == "torch"
+
+
+@contextmanager
+def changing_hooks(model: nn.Module) -> Iterator[list[str]]:
+    """While open, forwards of a model note which of its hooks, but for torch's own, change something.
+
+    Yields the modules that they are on, as a message names them.
+    """
+    found: list[str] = []
+    replaced: list[tuple[dict[int, Any], int, Any]] = []
+
+    def watched(hook: Any, path: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = hook(*args, **kwargs)
+            if result is not None:
+                found.append(f"{path or 'the model'!r} ({getattr(hook, '__qualname__', hook)})")
+            return result
+
+        return call
+
+    for path, module in model.named_modules():
+        for name in FORWARD_HOOKS:
+            hooks = module.__dict__[name]
+            for key, hook in list(hooks.items()):
+                if not of_torch(hook):
+                    replaced.append((hooks, key, hook))
+                    hooks[key] = watched(hook, path)
+    try:
+        yield found
+    finally:
+        for hooks, key, hook in replaced:
+            if key in hooks:
+                hooks[key] = hook
+
+
+@contextmanager
+def modules_run(model: nn.Module) -> Iterator[list[str]]:
+    """While open, the paths of a model's modules are noted when they are called."""
+    found: list[str] = []
+    handles = [
+        module.register_forward_pre_hook(lambda module, args, path=path: found.append(path))
+        for path, module in model.named_modules()
+    ]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
