@@ -31,7 +31,7 @@ def train(*, late: bool, **options: Any) -> tuple[list[Any], int]:
     if late:
         sifter.beside.begin = lambda: None  # type: ignore[method-assign]
 
-    def scores(batch: Any, *, learn: bool) -> Tensor | None:
+    def scores(batch: Any, *, learn: bool, ids: Any = None) -> Tensor | None:
         nonlocal beside
         assert sifter.beside is not None
         waiting = sifter.beside.ahead
