@@ -247,6 +247,19 @@ def costs(name: str) -> str:
     return rows(columns, lines)
 
 
+def shares() -> str:
+    """Shares of progress by new samples and by held-out ones, along the same plain run."""
+    lines = []
+    for task, found in read("new-samples.json").items():
+        for name in ("held out", "new"):
+            cells = ", ".join(
+                f"{one['step']}: {one['share']:.2f} ± {one['error']:.2f}" for one in found[name]
+            )
+            lines.append([f"`{task}`", name, cells])
+    table = rows(["task", "samples", "step: learning share of one in two by `input`"], lines)
+    return f"{table}\n\nMade by `python benchmarks/new_samples.py`, one seed."
+
+
 KINDS: dict[str, Callable[..., str]] = {
     make.__name__: make
     for make in (
@@ -259,6 +272,7 @@ KINDS: dict[str, Callable[..., str]] = {
         recalibration,
         kinds,
         costs,
+        shares,
     )
 }
 MARKER = re.compile(
