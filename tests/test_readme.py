@@ -104,12 +104,19 @@ def test_what_the_readme_says_of_fashion_is_what_was_measured() -> None:
         value, low, high = (found[name] * scale for name in ("value", "low", "high"))
         return f"{value:.2f} ({low:.2f}–{high:.2f})"
 
+    short = arms["auto-70"]
+    low, high = (
+        f"{100 * short['difference'][name]:+.2f}".replace("-", "−") for name in ("low", "high")
+    )
     for told in (
-        f"{between(arms['input-entropy']['time_ratio'])} of its time",
-        f"in {between(arms['auto']['time_ratio'])}",
+        f"ends in {between(short['time_ratio'])} of its time",
+        f"{100 * short['difference']['value']:+.2f} points ({low} to {high}) from it",
+        f"needs {between(arms['input-entropy']['time_ratio'])} of the time",
+        f"exact losses {between(arms['sift-last']['time_ratio'])}",
         f"{between(arms['auto']['difference'], 100).replace(' (', ' points (')} ahead",
         f"{arms['auto']['cost']['value']:.2f} of the time",
         f"ends {100 * (arms['baseline']['mean'] - shorter):.1f} behind",
+        f"saves {100 * (1 - short['time_ratio']['value']):.0f} % of the time",
     ):
         assert told in readme, told
     assert min(arm["finished"] for arm in arms.values()) >= 3

@@ -140,7 +140,7 @@ def arm_rows(result: Result) -> list[list[str]]:
         known = result["arms"].get(arm)
         finals = list(result["finals"].get(arm, {}).values())
         mean = sum(finals) / len(finals) if finals else None
-        rate = result["rates"].get(arm)
+        rate = protocol.with_baseline(result["rates"], (arm,)).get(arm)
         lines.append(
             [
                 f"`{arm}`",
