@@ -44,4 +44,4 @@ def test_every_command_on_the_page_is_understood(monkeypatch: pytest.MonkeyPatch
             words = rest.split()
             plan = cli.parse(words) if command == "compare" else grid_cli.parse(words)
             assert plan.configs["baseline"].arm == "baseline"
-    assert len(COMMANDS) == 4
+    assert len(COMMANDS) == 5

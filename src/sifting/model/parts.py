@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sifting.selection import scores
-from sifting.selection.tokens import MEAN, Tokens, weighed
+from sifting.selection.tokens import MEAN, MeanOfTokens, Tokens, weighed
 
 CHUNK = 2**23  # logits held at a time: 32 MiB in single precision
 IGNORE = -100  # the label that means none, in torch
@@ -203,15 +203,20 @@ def score_rows(
         width: number of classes, where a head makes the logits.
         tokens: how a sample's positions are weighed.
     """
+    single = rows.head is None and rows.documents_BT is None and rows.mask_BT.shape[1] == 1
+    if (
+        isinstance(score, str)
+        and single
+        and rows.inputs_BTH.numel() <= CHUNK
+        and isinstance(tokens, MeanOfTokens)
+    ):
+        return _one_each(rows, scores.BY_NAME[score])
     return weighed(row_scores(rows, score, width=width), rows.mask_BT, rows.documents_BT, tokens)
 
 
 def row_scores(rows: Rows, score: Score, *, width: int | None = None) -> Tensor:
     """The score of each position that counts, in row-major order."""
     by_row = scores.BY_NAME[score] if isinstance(score, str) else _checked(score)
-    whole = rows.head is None and rows.documents_BT is None and rows.mask_BT.shape[1] == 1
-    if isinstance(score, str) and whole and rows.inputs_BTH.numel() <= CHUNK:
-        return _one_each(rows, by_row)
     pieces = [by_row(logits, labels) for logits, labels in rows.chunks(width)]
     empty = torch.zeros(0, device=rows.mask_BT.device)
     return torch.cat(pieces) if pieces else empty
