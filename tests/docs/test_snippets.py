@@ -60,7 +60,10 @@ def test_the_first_page(line: bool) -> None:
 
 
 def test_what_is_imported_is_there() -> None:
-    exec(snippet("api.md", "```python"), {})
+    names: dict[str, Any] = {}
+    exec(snippet("api.md", "```python"), names)
+    assert names["Sifter"] is Sifter
+    assert names["MemoryExit"] is MemoryExit
 
 
 def test_ids_of_a_stream() -> None:

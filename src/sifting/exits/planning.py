@@ -49,9 +49,16 @@ class Planner:
         self._evidence: dict[tuple[Any, ...], Evidence] = {}
         self._unplanned = 0  # batches in which nothing had a label
 
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and candidates are scored."""
+        for parameter in self.model.parameters():
+            return parameter.device
+        return torch.device("cpu")
+
     def moved(self, batch: Any) -> Any:
         """A batch on the model's device."""
-        raise NotImplementedError
+        return to_device(batch, self.device)
 
     def known(self, batch: Any) -> Plan | None:
         """The plan for a batch, where nothing more has to be run to know it."""

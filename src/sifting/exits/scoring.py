@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from sifting.data.stream import plain_indices
-from sifting.data.tree import to_device
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.beside import Beside
@@ -85,13 +84,6 @@ class Scorer(Planner):
         self.reference, self.tokens = reference, tokens
         if reference is not None and exit.by_id:
             exit.reference = reference.of_ids
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is, and candidates are scored."""
-        for parameter in self.model.parameters():
-            return parameter.device
-        return torch.device("cpu")
 
     @property
     def active(self) -> bool:
@@ -291,10 +283,6 @@ class Scorer(Planner):
     def autocasts(self) -> torch.dtype | None:
         """The precision of the user's training forward, where autocast is open in it."""
         return DTYPES[self.autocast]
-
-    def moved(self, batch: Any) -> Any:
-        """A batch on the model's device."""
-        return to_device(batch, self.device)
 
     def pieces(self, batch: Any) -> list[Any]:
         samples = self.call.samples
