@@ -2,7 +2,7 @@
 
 Model and optimizer are saved by `torch.distributed.checkpoint`, which lays them out anew for the
 ranks that load them. Of the sifter, what ranks share (weights of the exit, counts of steps, the
-random stream) is saved once, what each has for itself (place in its loader, figures, global
+random stream) is saved once, what each has for itself (place in its loader, metrics, global
 random streams) for each of them.
 """
 

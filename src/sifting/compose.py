@@ -15,9 +15,8 @@ from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.budget import Budget
-from sifting.exits.auto import MEMORY, AutoExit
+from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
-from sifting.exits.best import BestExit
 from sifting.exits.economy import Economy
 from sifting.exits.reference import REDUCIBLE, Reference
 from sifting.exits.scoring import Scorer
@@ -32,7 +31,7 @@ from sifting.parallel.detect import data_parallel, in_use, replicated, sharded, 
 from sifting.parallel.ranks import Ranks
 from sifting.selection import scores
 from sifting.selection.choice import Rule
-from sifting.selection.policies import Proportional, find_policy
+from sifting.selection.policies import find_policy, weighted
 from sifting.selection.schedule import Schedule, kept_count
 from sifting.selection.tokens import MeanOfTokens, find_tokens
 
@@ -64,18 +63,6 @@ def choose_mode(exit: Any, keep: Any, policy: Any) -> tuple[Any, Any]:
             f"keep={keep!r}: give a number in (0, 1], a function of the step, or 'auto'"
         )
     return exit, keep
-
-
-def make_competing(exit: Exit, keep: Any) -> Exit:
-    """An exit that an autopilot can decide about: several that compete, or the user's alone.
-
-    With a fixed ratio, what is to be found out is which exit pays best.
-    """
-    if keep != AUTO:
-        return BestExit() if isinstance(exit, AutoExit) else exit
-    if isinstance(exit, AutoExit):
-        return exit
-    return AutoExit({MEMORY if exit.by_id else "exit": exit})
 
 
 def check_auto(keep: Any, *, policy: Any, draws: str, scope: str, trial: Trial | None) -> None:
@@ -123,7 +110,7 @@ def make_rule(
     chosen = find_policy(policy)
     if explore is None:
         # "proportional" corrects for its own choice, and needs no insurance
-        explore = 0.0 if isinstance(chosen, Proportional) else exit.default_explore
+        explore = 0.0 if weighted(chosen) else exit.default_explore
     rule = Rule(chosen, trim, explore)
     if isinstance(keep, str):
         if trim > 0.5:
@@ -192,15 +179,15 @@ def make_economy(exit: Exit, generator: torch.Generator, **asked: Any) -> Econom
         raise ValueError(
             f"{shown}: {exit!r} looks at no sample when it scores, so there is nothing to spare: leave it out"
         )
-    if isinstance(exit, BestExit):
-        exit.generator, exit.vary = generator, not shown
+    exit.may_leave_out(generator, not shown)
     return economy
 
 
 def costs_of(exit: Exit, stats: Stats) -> Costs:
     """What ways of scoring cost and tell: those that were compared, or the one in use."""
-    if isinstance(exit, BestExit):
-        return exit.costs()
+    compared = exit.compared()
+    if compared is not None:
+        return compared
     unknown = math.nan
     timed = stats.selections and stats.seconds_between > 0
     step = stats.seconds_between / stats.steps if timed else unknown
@@ -268,8 +255,7 @@ def check_shardable(scorer: Scorer) -> None:
             "survive (fully_shard gathers and frees them around it): choose exit=k, exit='last' or a "
             "TunedExit at a block of the stack, or train with DDP"
         )
-    if isinstance(exit, AutoExit):
-        exit.keep_shardable()
+    exit.keep_shardable()
 
 
 def join_late(

@@ -134,6 +134,17 @@ def json_bytes(content: Mapping[str, Any]) -> bytes:
     return (json.dumps(content, indent=1) + "\n").encode("utf-8")
 
 
+def put_in_place(part: Path, path: Path) -> None:
+    """Give a folder its own name, once every file in it was written by one of these functions.
+
+    Args:
+        part: the folder under another name beside it.
+        path: what it is called from now on; there is none yet, or an empty one.
+    """
+    os.replace(part, path)
+    _settle_folder(path.parent)
+
+
 def drop_parts(folder: str | Path) -> None:
     """Delete the temporary files that a process which was killed left in a folder.
 

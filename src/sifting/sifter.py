@@ -25,8 +25,7 @@ from sifting.chooser import Chooser
 from sifting.cursor import Cursor
 from sifting.data.joining import Pad
 from sifting.data.samples import BatchSize, Take
-from sifting.exits import make_exit
-from sifting.exits.auto import AutoExit
+from sifting.exits import make_competing, make_exit
 from sifting.exits.base import Exit, Setting
 from sifting.exits.economy import Precision
 from sifting.exits.options import make_beside, make_reuse
@@ -179,7 +178,8 @@ class Sifter:
         compose.one_of("epoch", epoch, "steps", "pass")
         exit, keep = compose.choose_mode(exit, keep, policy)
         compose.check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
-        self.model, self.exit = model, compose.make_competing(make_exit(exit), keep)
+        competing = make_competing(exit) if keep == compose.AUTO else None
+        self.model, self.exit = model, competing or make_exit(exit)
         self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
         self.rule = compose.make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
@@ -213,9 +213,9 @@ class Sifter:
         self.tokens, self.reference = self._scorer.tokens, self._scorer.reference
         self.budget = checked_budget(budget, self.tokens, self.rule, keep)
         self.pilot: Pilot | None = None
-        if isinstance(self.exit, AutoExit) and keep == compose.AUTO:
+        if competing is not None:
             self.pilot = keep = compose.make_pilot(
-                self._scorer, self.exit, meter=self.meter, rule=self.rule, trial=trial, seed=seed
+                self._scorer, competing, meter=self.meter, rule=self.rule, trial=trial, seed=seed
             )
         assert not isinstance(keep, str | None)
         self.schedule = Schedule(keep, warmup_steps, stop_step, every)

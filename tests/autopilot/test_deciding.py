@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sifting.autopilot.deciding import AGREES, ENTER, EPSILON, LEAVE, decide
-from sifting.autopilot.options import PLAIN, Decision, Judged, Option
+from sifting.autopilot.options import PLAIN, Judged, Option, PilotDecision
 
 INPUT = Option("input", 2)
 GOOD = Judged(INPUT, share=0.8, error=0.02, speedup=1.3)
@@ -72,6 +72,6 @@ def test_reasons_for_leaving_it_off() -> None:
 
 
 def test_decisions_survive_as_plain_values() -> None:
-    made = Decision(7, INPUT, "why", 1.25)
-    assert Decision.from_plain(made.to_plain()) == made
+    made = PilotDecision(7, INPUT, "why", 1.25)
+    assert PilotDecision.from_plain(made.to_plain()) == made
     assert "kept_loss" not in GOOD.to_plain()

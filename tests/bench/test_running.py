@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sifting.bench import protocol
 from sifting.bench.pages import END, START, write_pages
-from sifting.bench.pictures import measured_saving, pairs
+from sifting.bench.plots import measured_saving, pairs
 from sifting.bench.registry import LANGUAGE, TASKS, BenchTask, find_task, tasks
 from sifting.bench.results import keep_results, read_results, result_of, worth
 from sifting.bench.running import Bench, TaskRun, chosen_by, limited, own_task

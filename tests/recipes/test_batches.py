@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sifting.recipes.batches import TextBatches, uniforms
-from sifting.recipes.text.pairs import Pairs
+from sifting.recipes.text.pairs import SentencePairs
 from sifting.training.recipe import DataError
 from tests.helpers.text import numbered, wordpiece
 
@@ -21,9 +21,9 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def pairs() -> Pairs:
+def pairs() -> SentencePairs:
     tokens = numbered([[5] * 40] * 6)
-    return Pairs(tokens, np.arange(6), wordpiece(300), length=32)
+    return SentencePairs(tokens, np.arange(6), wordpiece(300), length=32)
 
 
 def epoch(loader: TextBatches) -> list[dict[str, torch.Tensor]]:
@@ -37,7 +37,7 @@ def equal(a: list[Any], b: list[Any]) -> bool:
     )
 
 
-def test_workers_change_nothing(pairs: Pairs) -> None:
+def test_workers_change_nothing(pairs: SentencePairs) -> None:
     def two(workers: int) -> list[Any]:
         loader = TextBatches(pairs, 4, seed=3, workers=workers)
         before = torch.get_rng_state()
@@ -53,7 +53,7 @@ def test_workers_change_nothing(pairs: Pairs) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_is_skipped_is_as_if_it_had_been_made(pairs: Pairs, workers: int) -> None:
+def test_what_is_skipped_is_as_if_it_had_been_made(pairs: SentencePairs, workers: int) -> None:
     whole = TextBatches(pairs, 4, seed=3)
     first, second = epoch(whole), epoch(whole)
     loader = TextBatches(pairs, 4, seed=3, workers=workers)
@@ -64,7 +64,7 @@ def test_what_is_skipped_is_as_if_it_had_been_made(pairs: Pairs, workers: int) -
     assert epoch(loader) == []
 
 
-def test_a_signal_to_all_processes_is_not_the_end_of_the_workers(pairs: Pairs) -> None:
+def test_a_signal_to_all_processes_is_not_the_end_of_the_workers(pairs: SentencePairs) -> None:
     whole = epoch(TextBatches(pairs, 4, seed=3))
     found = []
     for batch in TextBatches(pairs, 4, seed=3, workers=1):
@@ -76,21 +76,21 @@ def test_a_signal_to_all_processes_is_not_the_end_of_the_workers(pairs: Pairs) -
     assert equal(found, whole)
 
 
-def test_skipping_makes_nothing(pairs: Pairs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipping_makes_nothing(pairs: SentencePairs, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
-    original = Pairs.batch
+    original = SentencePairs.batch
 
-    def counting(self: Pairs, indices_B: Any, *, seed: int) -> Any:
+    def counting(self: SentencePairs, indices_B: Any, *, seed: int) -> Any:
         made.append(len(indices_B))
         return original(self, indices_B, seed=seed)
 
-    monkeypatch.setattr(Pairs, "batch", counting)
+    monkeypatch.setattr(SentencePairs, "batch", counting)
     loader = TextBatches(pairs, 4, seed=3)
     loader.fast_forward(len(loader) - 1)
     assert len(epoch(loader)) == len(made) == 1
 
 
-def test_ranks_share_every_batch(pairs: Pairs) -> None:
+def test_ranks_share_every_batch(pairs: SentencePairs) -> None:
     whole = epoch(TextBatches(pairs, 6, seed=1))
     ranks = [epoch(TextBatches(pairs, 2, seed=1, rank=r, world=3)) for r in range(3)]
     joined = [
@@ -99,7 +99,7 @@ def test_ranks_share_every_batch(pairs: Pairs) -> None:
     assert equal(whole, joined)
 
 
-def test_an_epoch_has_every_example_once_and_says_which(pairs: Pairs) -> None:
+def test_an_epoch_has_every_example_once_and_says_which(pairs: SentencePairs) -> None:
     loader = TextBatches(pairs, 4, seed=0)
     seen = torch.cat([b["index"] for b in loader]).tolist()
     assert len(loader) == len(pairs) // 4
@@ -130,7 +130,9 @@ def test_uniforms_are_uniform_and_independent() -> None:
         ({"batch_size": 4, "workers": -1}, "workers=-1"),
     ],
 )
-def test_what_cannot_be_is_refused(pairs: Pairs, options: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_is_refused(
+    pairs: SentencePairs, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         TextBatches(pairs, seed=0, **options)
     with pytest.raises(DataError, match="cannot skip 999 batches"):

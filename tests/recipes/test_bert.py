@@ -50,7 +50,7 @@ LEARN = replace(  # as small as TINY
     inner=32,
     dev_sequences=400,
 )
-FIGURES = {"accuracy", "hidden_accuracy", "hidden_commonest", "dev_loss", "masked_loss"}
+METRICS = {"accuracy", "hidden_accuracy", "hidden_commonest", "dev_loss", "masked_loss"}
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_every_arm_runs_end_to_end_and_makes_the_same_updates(
     else:
         assert 12 * 4 <= sifting["samples_trained"] < sifting["candidates_seen"]
     final = run.summary["final"]
-    assert set(final) == {*FIGURES, "next_accuracy"}
+    assert set(final) == {*METRICS, "next_accuracy"}
     assert 0 <= final["accuracy"] <= 1
     assert final["masked_loss"] < final["dev_loss"]
 
@@ -113,7 +113,7 @@ def test_the_preset_that_learns_runs_with_every_kind_of_arm(
     assert train(RECIPE, config, tmp_path / "run", data=data) == "finished"
     run = read_run(tmp_path / "run")
     assert run.summary is not None
-    assert set(run.summary["final"]) == FIGURES
+    assert set(run.summary["final"]) == METRICS
     assert run.summary["sifting"]["samples_trained"] == 6 * config.batch
     assert bert.problem(config, data).metric == "hidden_accuracy"
 

@@ -227,13 +227,13 @@ def test_figures_are_written_for_papers(runs: Path, tmp_path: Path) -> None:
     folder = tmp_path / "figures"
     arguments = ["report", str(runs), "-o", str(tmp_path / "r.html"), "--figures", str(folder)]
     assert cli.main(arguments) == 0
-    names = {f"{key}.{kind}" for key in FIGURES for kind in ("png", "svg")}
+    names = {f"{key}.{kind}" for key in METRICS for kind in ("png", "svg")}
     assert {path.name for path in folder.iterdir()} == names
     again = next(iter(drawings(collect([runs]).experiments[0])))
     assert (folder / "time.svg").read_bytes() == again.file("svg"), "the same runs, the same bytes"
 
 
-FIGURES = ("time", "samples", "clocks", "rho", "recall")
+METRICS = ("time", "samples", "clocks", "rho", "recall")
 
 
 def test_reference_time_is_shown_where_runs_have_it(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_seed_on_a_busy_machine_does_not_cut_the_curve_short() -> None:
 
 
 def test_settings_that_differ_and_settings_in_common(runs: Path) -> None:
-    different, common = provenance.settings(collect([runs]).experiments[0])
+    different, common = provenance.settings_tables(collect([runs]).experiments[0])
     rows = {row[0]: row[1:] for row in different.rows}
     assert different.columns == ["setting", "baseline", "random-keep", "sift"]
     assert rows["selector.policy"] == ["–", "random", "top"]

@@ -7,7 +7,7 @@ from sifting.theory import (
     LeastSquares,
     LogisticRegression,
     Neuron,
-    Objective,
+    OwnObjective,
     compare_rules,
     gsgd_bound,
     kept_smoothness,
@@ -148,7 +148,7 @@ def test_without_convexity_there_are_no_bounds_but_there_is_a_course():
 
 
 def test_a_problem_of_ones_own_and_one_run():
-    mine = Objective(
+    mine = OwnObjective(
         start=[3, 0], smoothness=2, pool=500,
         sample=lambda rng, shape: (rng.uniform(-1, 1, (*shape, 2)),),
         loss=lambda w, batch: ((w - batch[0]) ** 2).sum(-1),
@@ -224,7 +224,7 @@ def test_out_of_domain_input_is_named(changes, message):
 
 
 def test_a_step_that_diverges_is_reported():
-    wild = Objective(
+    wild = OwnObjective(
         start=[1.0], smoothness=1e-3, pool=50,
         sample=lambda rng, shape: (rng.choice([0.0, 1e-9], shape)[..., None],),
         loss=lambda w, batch: 0.5e-3 * ((w - batch[0]) ** 2).sum(-1),

@@ -59,7 +59,7 @@ def test_python_and_commands_do_what_the_page_shows(tmp_path, monkeypatch, undra
 
 def test_every_public_function_is_on_the_page_and_every_figure_exists():
     records = {"Constants", "Interval", "Estimates", "Prediction", "Simulation", "SIGMA_LIMIT"}
-    records |= {"Comparison", "Course"}
+    records |= {"RuleComparison", "Course"}
     for name in set(sifting.theory.__all__) - records:
         assert f"`{name}" in TEXT, name
     figures = re.findall(r"!\[[^]]+\]\(([^)]+)\)", TEXT)

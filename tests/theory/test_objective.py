@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sifting.theory import LeastSquares, Objective, simulate
+from sifting.theory import LeastSquares, OwnObjective, simulate
 
 
 def sample(rng, shape):
@@ -23,7 +23,7 @@ GOOD = {"start": [3.0, 0.0], "smoothness": 2.0, "sample": sample, "loss": loss,
 
 
 def test_constants_of_a_known_problem():
-    c = Objective(**GOOD).constants(R=2)
+    c = OwnObjective(**GOOD).constants(R=2)
     assert c.F_star == pytest.approx(2 / 3, abs=0.03)  # E|x|² on the square
     assert pytest.approx(3, abs=0.05) == c.D0
     largest = loss(np.zeros(2), sample(np.random.default_rng(5), (200_000, 2))).max(1).mean()
@@ -35,7 +35,9 @@ def test_constants_of_a_known_problem():
 
 
 def test_what_is_known_is_used():
-    problem = Objective(**GOOD, minimiser=[0, 0], population_loss=lambda w: (w**2).sum(-1) + 2 / 3)
+    problem = OwnObjective(
+        **GOOD, minimiser=[0, 0], population_loss=lambda w: (w**2).sum(-1) + 2 / 3
+    )
     c = problem.constants(R=2)
     assert c.F_star == 2 / 3
     assert c.D0 == 3
@@ -44,7 +46,7 @@ def test_what_is_known_is_used():
 
 def test_least_squares_given_as_functions_runs_the_same():
     known = LeastSquares(dim=3, distance=4, shift=3, minority=0.2)
-    given = Objective(
+    given = OwnObjective(
         start=known.start, smoothness=known.smoothness, sample=known.sample, loss=known.loss,
         gradient=known.gradient, minimiser=np.zeros(3), population_loss=known.objective, pool=4000,
     )  # fmt: skip
@@ -57,7 +59,7 @@ def test_least_squares_given_as_functions_runs_the_same():
 
 
 def test_the_pool_serves_as_the_objective():
-    problem = Objective(**GOOD)
+    problem = OwnObjective(**GOOD)
     w = np.array([[[0.0, 0.0], [1.0, 2.0]]])
     direct = [[np.mean(loss(row, problem._batch)) for row in w[0]]]
     assert np.allclose(problem.objective(w), direct)
@@ -90,9 +92,9 @@ def test_the_pool_serves_as_the_objective():
 )
 def test_wrong_functions_are_refused_with_the_reason(changes, message):
     with pytest.raises(ValueError, match=message):
-        Objective(**(GOOD | changes))
+        OwnObjective(**(GOOD | changes))
 
 
 def test_more_candidates_than_the_pool_holds():
     with pytest.raises(ValueError, match="R = 5000, but R <= pool = 4000"):
-        Objective(**GOOD).constants(R=5000)
+        OwnObjective(**GOOD).constants(R=5000)

@@ -44,6 +44,13 @@ def test_every_public_name_exists_and_has_an_example_or_is_a_record():
         value = getattr(sifting.theory, name)
         if callable(value):
             assert value.__doc__, name
-            records = {"Comparison", "Constants", "Course", "Estimates", "Interval", "Prediction"}
+            records = {
+                "RuleComparison",
+                "Constants",
+                "Course",
+                "Estimates",
+                "Interval",
+                "Prediction",
+            }
             records |= {"Simulation"}
             assert ">>>" in value.__doc__ or name in records, name

@@ -23,7 +23,7 @@ def test_a_curve_is_what_the_log_says() -> None:
     evals = [m for m in run.metrics if m["kind"] == "eval"]
     assert found.steps.tolist() == [m["step"] for m in evals]
     assert found.samples.tolist() == [m["samples_trained"] for m in evals]
-    assert found.figures.tolist() == [m["accuracy"] for m in evals]
+    assert found.values.tolist() == [m["accuracy"] for m in evals]
     clocks = evals[-1]["seconds"]
     assert found.seconds[-1] == pytest.approx(sum(clocks.values()) - clocks["evaluation"])
     assert found.reference == pytest.approx(0.9 * found.seconds)

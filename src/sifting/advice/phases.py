@@ -20,7 +20,7 @@ ARMS = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with an interval.
+    """A number with an interval.
 
     >>> str(Estimate(0.21, 0.15, 0.26))
     '21 % (15 to 26)'

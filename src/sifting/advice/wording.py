@@ -32,7 +32,7 @@ def sentence(advice: Advice) -> str:
 
 
 def shown(phases: tuple[Phase, ...]) -> list[Phase]:
-    """Some phases, spread over the run, the last among them; those without any figure left out."""
+    """Some phases, spread over the run, the last among them; those without any number left out."""
     known = [phase for phase in phases if any(_known(row) for row in phase.rows)]
     if len(known) <= FEW:
         return known

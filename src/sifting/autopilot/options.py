@@ -63,7 +63,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Decision:
+class PilotDecision:
     """What is selected by from a step on, and why.
 
     Attributes:
@@ -91,7 +91,7 @@ class Decision:
         }
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> Decision:
+    def from_plain(cls, plain: dict[str, Any]) -> PilotDecision:
         """Back from what `to_plain` gave."""
         option = Option(str(plain["scorer"]), int(plain["ratio"]))
         if option.ratio not in (1, *LADDER):

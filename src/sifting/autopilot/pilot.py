@@ -20,7 +20,7 @@ from sifting.autopilot.evidence import Evidence, errors_of
 from sifting.autopilot.features import LastLayer
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.judging import Knowledge
-from sifting.autopilot.options import LADDER, PLAIN, Decision, Judged, Option
+from sifting.autopilot.options import LADDER, PLAIN, Judged, Option, PilotDecision
 from sifting.autopilot.pacing import Pacing
 from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
@@ -60,8 +60,8 @@ class Pilot:
         self.scorer, self.exit, self.meter, self.explore = scorer, exit, meter, explore
         self.evidence, self.arrivals = Evidence(), Arrivals()
         self.passes = 0  # that were begun over the data, as far as is known
-        self.decision = Decision(0, PLAIN, "nothing is known yet")
-        self.decisions: list[Decision] = []
+        self.decision = PilotDecision(0, PLAIN, "nothing is known yet")
+        self.decisions: list[PilotDecision] = []
         self.records: list[dict[str, Any]] = []  # for the log, until it takes them
         self.rehearsing = False
         self.acts = True  # whether what is decided is done, or only told
@@ -210,7 +210,7 @@ class Pilot:
         """Say, once, that choosing takes too long here to pay."""
         why = f"scoring a batch takes {self.pacing.cost:.2g} of the time of training it"
         if self.decision.why != why:
-            self.decision = Decision(step, PLAIN, why)
+            self.decision = PilotDecision(step, PLAIN, why)
             self._record(self.decision, changed=False)
 
     def judge(self) -> list[Judged]:
@@ -243,7 +243,7 @@ class Pilot:
         if self.trials is not None:
             self.records += self.trials.take_records()
         gain = next((expected(one) for one in judged if one.option == option), 1.0)
-        made = Decision(step, option, why, max(1.0, gain), tuple(judged))
+        made = PilotDecision(step, option, why, max(1.0, gain), tuple(judged))
         changed = option != self.option
         self.decision = made if changed else replace(made, step=self.decision.step)
         if changed:
@@ -251,7 +251,7 @@ class Pilot:
             self.exit.active = option.scorer or self.exit.looks or MEMORY
         self._record(made, changed=changed)
 
-    def _record(self, made: Decision, *, changed: bool) -> None:
+    def _record(self, made: PilotDecision, *, changed: bool) -> None:
         plain = made.to_plain()
         about = {"kind": "decision", "batch": plain.pop("step"), "changed": changed}
         self.records.append(
@@ -282,7 +282,7 @@ class Pilot:
     def rehearse(self) -> None:
         """Choose one in two by what looks at samples from now on, whatever it is worth: to be timed."""
         self.rehearsing = True
-        self.decision = Decision(0, Option(self.exit.looks or "any", LADDER[0]), "to be timed")
+        self.decision = PilotDecision(0, Option(self.exit.looks or "any", LADDER[0]), "to be timed")
 
     def take_records(self) -> list[dict[str, Any]]:
         """What has happened since this was last asked, for a log."""
@@ -330,8 +330,8 @@ class Pilot:
         evidence, arrivals, passes = Evidence(), Arrivals(), found.whole("passes")
         evidence.load_state_dict(state["evidence"])
         arrivals.load_state_dict(found.get("arrivals"))
-        decision = Decision.from_plain(dict(state["decision"]))
-        decisions = [Decision.from_plain(dict(made)) for made in state["decisions"]]
+        decision = PilotDecision.from_plain(dict(state["decision"]))
+        decisions = [PilotDecision.from_plain(dict(made)) for made in state["decisions"]]
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
         self.arrivals, self.passes = arrivals, passes
         self.records = [dict(record) for record in state["records"]]

@@ -21,7 +21,7 @@ from sifting.bench.wording import (
     COLUMNS,
     Result,
     arm_rows,
-    figure,
+    metric_shown,
     quality_rows,
     row,
     worst_harm,
@@ -35,13 +35,13 @@ RIGHT = "the sign of the prediction is right for {right} of {count} points"
 
 
 def write_pages(results: Path, pages: Path) -> list[Path]:
-    """Write all pages and pictures; returns them.
+    """Write all pages and plots; returns them.
 
     Args:
         results: folder of the results.
         pages: folder of the pages.
     """
-    from sifting.bench import pictures
+    from sifting.bench import plots
 
     found = read_results(results)
     (pages / "bench").mkdir(parents=True, exist_ok=True)
@@ -51,12 +51,12 @@ def write_pages(results: Path, pages: Path) -> list[Path]:
         written.append(path)
     for name, result in found.items():
         path = pages / "bench" / f"{name}.svg"
-        files.write_bytes(path, pictures.curves(name, result))
+        files.write_bytes(path, plots.curves(name, result))
         written.append(path)
-    points = pictures.pairs(found)
+    points = plots.pairs(found)
     if points:
         path = pages / "bench" / "predicted.svg"
-        files.write_bytes(path, pictures.predicted(points))
+        files.write_bytes(path, plots.predicted(points))
         written.append(path)
     return written
 
@@ -110,7 +110,7 @@ def summary(results: Mapping[str, Result]) -> str:
 def _points(results: Mapping[str, Result]) -> list[Any]:
     if not any(result.get("advice") for result in results.values()):
         return []
-    from sifting.bench.pictures import pairs  # which draws, and so loads what draws
+    from sifting.bench.plots import pairs  # which draws, and so loads what draws
 
     return pairs(results)
 
@@ -122,7 +122,7 @@ def page(name: str, result: Result, note: str | None) -> str:
     equal = "time" if asked["equal"] == "time" else "updates"
     alike = (
         f"Every arm has the {equal} of {asked['updates']:,} updates of the baseline, which ends at "
-        f"{figure(result, base['mean'])} ({result['metric']})."
+        f"{metric_shown(result, base['mean'])} ({result['metric']})."
     )
     if equal == "time" and any(arm.startswith("auto") for arm in result["arms"]):
         alike += (
@@ -144,7 +144,7 @@ def page(name: str, result: Result, note: str | None) -> str:
         *([note] if note else []),
         table(ARM_COLUMNS, [[Markdown(cell) for cell in line] for line in arm_rows(result)]),
         "`time to its end ÷ baseline` is the time until an arm first reached the worst of the baseline's "
-        "best figures; `÷ a baseline that ends as well` is 1 over the length of a baseline that ends where "
+        "best metrics; `÷ a baseline that ends as well` is 1 over the length of a baseline that ends where "
         "the arm does, by the baselines of other lengths in the table. ( – ) are 95 % intervals over "
         f"seeds. The worst measurable harm: {worst_harm(result)}.",
         result["overall"],

@@ -64,19 +64,19 @@ def rates_of(rate: float) -> tuple[float, ...]:
 
 
 def best_rates(
-    figures: Mapping[str, Mapping[float, float]], *, lower_is_better: bool
+    found_by_arm: Mapping[str, Mapping[float, float]], *, lower_is_better: bool
 ) -> dict[str, float]:
-    """The learning rate of each arm, by its figure on held-out samples.
+    """The learning rate of each arm, by its metric on held-out samples.
 
     >>> best_rates({"memory": {0.1: 0.7, 0.3: 0.8}}, lower_is_better=False)
     {'memory': 0.3}
 
     Args:
-        figures: of each arm, by learning rate; a run that diverged has none.
-        lower_is_better: of the figures.
+        found_by_arm: of each arm, by learning rate; a run that diverged has none.
+        lower_is_better: of the metric.
     """
     pick = min if lower_is_better else max
-    return {arm: pick(found, key=found.__getitem__) for arm, found in figures.items() if found}
+    return {arm: pick(found, key=found.__getitem__) for arm, found in found_by_arm.items() if found}
 
 
 def with_baseline(rates: Mapping[str, float], arms: Sequence[str]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""From the runs of a task to one file of figures, which is what the pages are made of."""
+"""From the runs of a task to one file of results, which is what the pages are made of."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sifting.verdict.curves import curve_of
 from sifting.verdict.intervals import ratio_of
 
 RESULTS = Path("benchmarks/results/bench")
-DIGITS = 5  # of figures that are kept
+DIGITS = 5  # of numbers that are kept
 ZERO = 1e-9  # a slope that is rounding
 FAR = 1.2  # beyond the shortest and longest baseline by so much, the scale ends
 LENGTHS = {
@@ -65,7 +65,7 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def result_of(folder: Path) -> dict[str, Any] | None:
-    """The figures of a task; None where no run of its comparison is over.
+    """The results of a task; None where no run of its comparison is over.
 
     Args:
         folder: of the task.
@@ -137,9 +137,9 @@ def _figures(arm: Mapping[str, Any]) -> dict[str, Any]:
 def _finals(runs: Sequence[Run], metric: str) -> dict[str, float]:
     found = {}
     for run in runs:
-        figure = ((run.summary or {}).get("final") or {}).get(metric)
-        if run.status == "finished" and isinstance(figure, int | float):
-            found[str(run.config["seed"])] = float(figure)
+        value = ((run.summary or {}).get("final") or {}).get(metric)
+        if run.status == "finished" and isinstance(value, int | float):
+            found[str(run.config["seed"])] = float(value)
     return found
 
 
@@ -153,13 +153,13 @@ def worth(
     >>> round(found["memory"]["value"], 2)
     0.8
 
-    A straight line through the figures of those baselines over the logarithm of their length gives
+    A straight line through the metrics of those baselines over the logarithm of their length gives
     what a difference is worth. Nothing where longer baselines are not better. Beyond `FAR` times the
     lengths that were run, the end of the scale stands, and `at_the_end` counts the seeds there.
 
     Args:
-        finals: figures of merit at the end, by arm and seed.
-        lower_is_better: of the figures.
+        finals: the metric at the end, by arm and seed.
+        lower_is_better: of the metric.
     """
     sign = -1.0 if lower_is_better else 1.0
     means = {
@@ -189,7 +189,7 @@ def worth(
 
 
 def _curve(runs: Sequence[Run]) -> dict[str, list[float]]:
-    """Mean figure of merit over reference time, of the seeds that have it all."""
+    """Mean metric over reference time, of the seeds that have it all."""
     curves = [curve_of(run) for run in runs if run.status == "finished"]
     curves = [curve for curve in curves if len(curve) and curve.reference is not None]
     count = min((len(curve) for curve in curves), default=0)
@@ -198,7 +198,7 @@ def _curve(runs: Sequence[Run]) -> dict[str, list[float]]:
     return {
         "seconds": [float(np.mean([c.axis("reference")[i] for c in curves])) for i in range(count)],
         "updates": [float(np.mean([c.steps[i] for c in curves])) for i in range(count)],
-        "figure": [float(np.mean([c.figures[i] for c in curves])) for i in range(count)],
+        "figure": [float(np.mean([c.values[i] for c in curves])) for i in range(count)],
     }
 
 

@@ -26,7 +26,7 @@ from sifting import files
 from sifting.advice.observing import advise
 from sifting.advice.wording import sentence
 from sifting.bench import protocol
-from sifting.bench.quiet import wait_until_quiet
+from sifting.bench.idle import wait_until_quiet
 from sifting.bench.registry import BenchTask, workload_of
 from sifting.bench.tasks.common import find_data
 from sifting.compare.harness import Comparison, arm_configs, compare
@@ -221,7 +221,7 @@ class TaskRun:
         """Arms at every learning rate, judged on held-out samples at equal updates."""
         middle = getattr(self.config, self.task.rate)
         arms = protocol.tuned_arms(self.arms, self.bench.tune)
-        figures: dict[str, dict[float, float]] = {arm: {} for arm in arms}
+        found_by_arm: dict[str, dict[float, float]] = {arm: {} for arm in arms}
         lower = False
         for rate in protocol.rates_of(middle):
             given = [f"{self.task.rate}={rate}"]
@@ -233,13 +233,13 @@ class TaskRun:
             for path in sorted(plan.out.glob("*/seed-*")):
                 run = read_run(path)
                 lower = bool(run.config.get("lower_is_better", False))
-                figure = chosen_by(run.config.get("metric", ""), run.summary)
-                if run.status == "finished" and figure is not None:
-                    figures[run.config["arm"]][rate] = figure
-        chosen = protocol.best_rates(figures, lower_is_better=lower)
+                value = chosen_by(run.config.get("metric", ""), run.summary)
+                if run.status == "finished" and value is not None:
+                    found_by_arm[run.config["arm"]][rate] = value
+        chosen = protocol.best_rates(found_by_arm, lower_is_better=lower)
         tried = {
-            arm: {f"{rate:g}": figure for rate, figure in found.items()}
-            for arm, found in figures.items()
+            arm: {f"{rate:g}": value for rate, value in found.items()}
+            for arm, found in found_by_arm.items()
         }
         self._write_note(rates={**self.note.get("rates", {}), **chosen}, tried=tried)
         return None
@@ -255,7 +255,7 @@ class TaskRun:
 
 
 def chosen_by(metric: str, summary: Any) -> float | None:
-    """The figure by which learning rates are chosen: on held-out samples, where there are such.
+    """The metric by which learning rates are chosen: on held-out samples, where there are such.
 
     >>> chosen_by("accuracy", {"final": {"accuracy": 0.5, "held_out_accuracy": 0.6}})
     0.6

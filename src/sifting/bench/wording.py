@@ -1,4 +1,4 @@
-"""Figures of a task as a page says them. Pure."""
+"""The metrics of a task as a page says them. Pure."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def estimate(found: Mapping[str, Any] | None) -> Estimate | None:
 
 
 def better(result: Result, value: float) -> float:
-    """A difference of figures of merit, so that more is better."""
+    """A difference of the metric, so that more is better."""
     return -value if result["lower_is_better"] else value
 
 
-def figure(result: Result, value: float | None) -> str:
-    """A figure of merit.
+def metric_shown(result: Result, value: float | None) -> str:
+    """A value of the metric.
 
-    >>> figure({"percent": True}, 0.9123), figure({"percent": False}, 0.01234)
+    >>> metric_shown({"percent": True}, 0.9123), metric_shown({"percent": False}, 0.01234)
     ('91.23 %', '0.01234')
     """
     if value is None:
@@ -37,7 +37,7 @@ def figure(result: Result, value: float | None) -> str:
 
 
 def gap(result: Result, found: Mapping[str, Any] | None) -> str:
-    """A difference of figures of merit with its interval.
+    """A difference of the metric with its interval.
 
     >>> gap({"percent": True}, {"value": 0.01, "low": -0.002, "high": 0.022, "p": 0.1, "n": 5})
     '+1.00 points (−0.20 to +2.20)'
@@ -102,7 +102,7 @@ def row(name: str, result: Result) -> list[str]:
     base = result["arms"][protocol.BASELINE]
     return [
         f"[{name}](bench/{name}.md)",
-        f"{figure(result, base['mean'])}",
+        f"{metric_shown(result, base['mean'])}",
         NONE if auto is None else f"`{auto}` {time_cell(result, auto)}",
         NONE if fixed is None else f"`{fixed}` {time_cell(result, fixed)}",
         NONE if paper is None else f"`{paper}` {time_cell(result, paper)}",
@@ -144,7 +144,7 @@ def arm_rows(result: Result) -> list[list[str]]:
         lines.append(
             [
                 f"`{arm}`",
-                figure(result, mean),
+                metric_shown(result, mean),
                 NONE if known is None else gap(result, known["difference"]),
                 NONE if known is None or arm == protocol.BASELINE else time_cell(result, arm),
                 worth_cell(result, arm),

@@ -111,7 +111,7 @@ def _chosen(args: argparse.Namespace, words: Sequence[str]) -> dict[str, BenchTa
 
 
 def command_of(name: str, args: argparse.Namespace) -> str:
-    """What makes a task's figures, as a reader would type it: not where, nor in how many pieces.
+    """What makes a task's metrics, as a reader would type it: not where, nor in how many pieces.
 
     >>> command_of("digits", build_parser().parse_args(["all", "--hours", "1", "--clock", "cpu"]))
     'sift bench digits --clock cpu'

@@ -41,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--target",
         type=float,
-        help="figure of merit whose time is compared, e.g. 0.78 (default: what every baseline run reached)",
+        help="value of the metric whose time is compared, e.g. 0.78 (default: what every baseline run reached)",
     )
     parser.add_argument(
         "--watch",
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--watch {args.watch:g}: give a number of seconds above 0")
     if args.target is not None and not math.isfinite(args.target):
         parser.error(f"--target {args.target}: give a finite figure of merit, e.g. 0.78")
-    plan = Plan(args.runs, out, kind, args.figures, args.target)
+    plan = ReportRequest(args.runs, out, kind, args.figures, args.target)
     if args.watch is not None:
         _watch(plan, args.watch)
     try:
@@ -91,7 +91,7 @@ def _where(parser: argparse.ArgumentParser, out: Path | None, kind: str | None) 
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReportRequest:
     """What to read and what to write."""
 
     runs: Sequence[Path]
@@ -131,7 +131,7 @@ def _refused(error: OSError, out: Path) -> str:
     return f"cannot write {error.filename or out}: {error.strerror or error}"
 
 
-def _watch(plan: Plan, every: float) -> None:
+def _watch(plan: ReportRequest, every: float) -> None:
     """Write again whenever a run has written, until Ctrl-C; whatever goes wrong is said, once."""
     seen: object = None
     told: set[str] = set()

@@ -32,14 +32,14 @@ from sifting.theory.plots import (
     plot_rho,
     plot_simulation,
 )
-from sifting.theory.problems import Problem
+from sifting.theory.problems import SimulatedProblem
 
 
 def gsgd(args: argparse.Namespace) -> None:
     """Simulate, then show measured losses beside the bounds."""
     console = open_console()
     path = check_path(args.output)
-    problem: Problem
+    problem: SimulatedProblem
     if args.problem == "logistic":
         problem = LogisticRegression(dim=args.dim, signal=args.signal)
     else:

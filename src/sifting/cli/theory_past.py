@@ -26,10 +26,10 @@ from sifting.theory import (
     weakly_convex_bound,
 )
 from sifting.theory._checks import Floats, candidates, floats, whole
-from sifting.theory.adaptive import Comparison
+from sifting.theory.adaptive import RuleComparison
 from sifting.theory.plots import check_path
 from sifting.theory.plots_past import plot_kept, plot_noise_many, plot_weak
-from sifting.theory.problems import Problem
+from sifting.theory.problems import SimulatedProblem
 
 KEPT_PROBLEMS = ("squares", "noisy-squares", "few", "logistic", "phase")
 
@@ -41,7 +41,7 @@ def kept(args: argparse.Namespace) -> None:
     floats("step-size", args.step_size, lambda x: (x > 0) & (x < 1), "0 < step-size < 1",
            "it is in units of the longest step that is proved")  # fmt: skip
     names = KEPT_PROBLEMS if args.problem == "all" else (args.problem,)
-    results: dict[str, Comparison] = {}
+    results: dict[str, RuleComparison] = {}
     for name in names:
         problem = _problem(name, args.dim)
         steps = _steps(problem, args.candidates, args.batch, args.epsilon, args.step_size)
@@ -191,7 +191,7 @@ def _small(value: float) -> str:
     return f"{value:.3g}" if value >= 1e-20 else "< 1e-20"  # where rounding rules
 
 
-def _problem(name: str, dim: int) -> Problem:
+def _problem(name: str, dim: int) -> SimulatedProblem:
     if name == "squares":
         return LeastSquares(dim=dim, minority=0, shift=0)
     if name == "noisy-squares":
@@ -203,7 +203,9 @@ def _problem(name: str, dim: int) -> Problem:
     return Neuron(dim=dim, link="phase", distance=1.2)
 
 
-def _steps(problem: Problem, B: int, b: int, epsilon: float, fraction: float) -> dict[str, float]:
+def _steps(
+    problem: SimulatedProblem, B: int, b: int, epsilon: float, fraction: float
+) -> dict[str, float]:
     """The share of the longest step that each arm's bound allows; of 1/L without convexity."""
     B = int(candidates("B", B))
     b = int(whole("b", b, 1, "train on one or more"))

@@ -67,7 +67,7 @@ class Calibration:
     clock: Clock = "wall"
 
 
-class Trial:
+class Rehearsal:
     """Some updates of an arm on a throw-away copy, each of its operations timed."""
 
     def __init__(self, workload: Workload, config: RunConfig, folder: Path) -> None:
@@ -205,11 +205,11 @@ def calibrate(
     with tempfile.TemporaryDirectory(prefix="sifting-") as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is found here is not about a run
         for group in groups:
-            trials: dict[str, Trial] = {}
+            trials: dict[str, Rehearsal] = {}
             for name in group:
                 with _naming(name):
                     folder = Path(place) / str(len(readings) + len(trials))
-                    trials[name] = Trial(workload, configs[name], folder)
+                    trials[name] = Rehearsal(workload, configs[name], folder)
             with timed_by(clock):
                 _measure(trials, limit / len(groups))
             if not readings:
@@ -247,7 +247,7 @@ def _check_one_thread(workload: Workload) -> None:
         )
 
 
-def _measure(trials: Mapping[str, Trial], limit: float) -> None:
+def _measure(trials: Mapping[str, Rehearsal], limit: float) -> None:
     """Rounds in which every trial makes an update; whose turn is first rotates."""
     begin, names = time.monotonic(), list(trials)
     for number in range(FIRST + MOST):

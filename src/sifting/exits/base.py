@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from sifting.measure.costs import Costs
 from sifting.model.call import Call
 from sifting.model.objective import Score
 from sifting.model.plan import Plan
@@ -79,6 +81,21 @@ class Exit(ABC):
         `ranks.average(grads, weight)` gives the mean of all ranks' gradients: all of them call it
         in each `learn`, or none.
         """
+
+    def may_leave_out(self, generator: torch.Generator, free: bool) -> None:  # noqa: B027
+        """Take note whether it may find out by itself how much of a candidate is enough.
+
+        Args:
+            generator: the sifter's own.
+            free: whether the user has said nothing of it (`rows=`, `view=`, `precision=`).
+        """
+
+    def keep_shardable(self) -> None:  # noqa: B027
+        """Leave out what cannot score a model whose parameters are spread over ranks."""
+
+    def compared(self) -> Costs | None:
+        """What the ways of scoring that it compares cost and tell; None where it compares none."""
+        return None
 
     @abstractmethod
     def bind(self, model: nn.Module, stack: str | None) -> None:

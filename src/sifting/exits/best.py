@@ -84,6 +84,9 @@ class BestExit(Exit):
     def suits(self, setting: Setting) -> None:
         self._score = setting.score
 
+    def may_leave_out(self, generator: torch.Generator, free: bool) -> None:
+        self.generator, self.vary = generator, free
+
     def join(self, ranks: Ranks) -> None:
         self._ranks = ranks
         for way in self.ways:
@@ -177,7 +180,7 @@ class BestExit(Exit):
             self._steps.clear()
             for way in self.ways:
                 way.seconds.clear()
-                way.figures.clear()
+                way.measured.clear()
         self._begun = now() if self.looking else None
 
     def _judge(self) -> None:
@@ -190,7 +193,7 @@ class BestExit(Exit):
             found = quality(scores_B, exact_B, top_K)
             total = float(exact_B.sum())
             kept = float(exact_B[top_K].sum()) / total if total > 0 else HALF
-            way.figures.append((found.rank_correlation, found.recall, kept))
+            way.measured.append((found.rank_correlation, found.recall, kept))
             way.seconds.append(self._spent[way.name])
         self._pending, self._spent = {}, {}
 
@@ -203,7 +206,7 @@ class BestExit(Exit):
             self._begun = None
 
     def _decide(self) -> None:
-        judged = [(figures.gain, way) for way, figures in self._known() if figures.known]
+        judged = [(cost.gain, way) for way, cost in self._known() if cost.known]
         # where no step's end was ever told, there is nothing to compare costs with: the first
         gain, best = max(judged, key=lambda one: one[0], default=(0.0, self.ways[0]))
         own = next((gain for gain, way in judged if way is self.used), None)
@@ -221,19 +224,19 @@ class BestExit(Exit):
         step = statistics.median(self._steps) if self._steps else math.nan
         found = []
         for way in self.ways:
-            late = slice(len(way.figures) // 2, None)
-            columns = zip(*way.figures[late], strict=True)
-            figures = [statistics.fmean(column) for column in columns] or [math.nan] * 3
+            late = slice(len(way.measured) // 2, None)
+            columns = zip(*way.measured[late], strict=True)
+            means = [statistics.fmean(column) for column in columns] or [math.nan] * 3
             spent = statistics.median(way.seconds[late]) if way.seconds else math.nan
             cost = spent / step if step > 0 else math.nan
-            ranks, recall, kept = figures
+            ranks, recall, kept = means
             found.append((way, WayCost(way.shown, cost, ranks, recall, kept, way is self.used)))
         return found
 
-    def costs(self) -> Costs:
+    def compared(self) -> Costs:
         """What is known of every way by now."""
         done = f"measured on {self._selections} of {self._look_ends} selections so far"
-        return Costs([figures for _, figures in self._known()], "" if self.used else done)
+        return Costs([cost for _, cost in self._known()], "" if self.used else done)
 
     # -- state
 
@@ -243,7 +246,7 @@ class BestExit(Exit):
                 "exit": way.exit.state_dict(),
                 "economy": way.economy.state_dict(),
                 "seconds": list(way.seconds),
-                "figures": [list(row) for row in way.figures],
+                "measured": [list(row) for row in way.measured],
             }
             for way in self.ways
         }
@@ -281,8 +284,8 @@ class BestExit(Exit):
                 way.exit.load_state_dict(saved.inside("exit").content)
                 way.economy.load_state_dict(saved.inside("economy").content)
                 way.seconds = saved.numbers("seconds")
-                rows = [saved.numbers("figures", row, length=3) for row in saved.items("figures")]
-                way.figures = [(a, b, c) for a, b, c in rows]
+                rows = [saved.numbers("measured", row, length=3) for row in saved.items("measured")]
+                way.measured = [(a, b, c) for a, b, c in rows]
         self.used = next((way for way in self.ways if way.name == self._was_used), None)
         self._loaded = {}
 

@@ -29,7 +29,6 @@ from sifting.model.call import Call
 from sifting.model.parts import IGNORE, Score
 from sifting.model.plan import Plan
 from sifting.selection.choice import Rule
-from sifting.selection.policies import Proportional
 
 REDUCIBLE = "reducible"
 FORMAT = 1
@@ -288,9 +287,9 @@ def make_reference(
         raise ValueError(
             "score='reducible' goes with a fixed keep=: an autopilot chooses its scorer by itself"
         )
-    if isinstance(rule.policy, Proportional):
+    if getattr(rule.policy, "positive", False):
         raise ValueError(
-            "policy='proportional' needs scores of at least 0, and a loss less another may be below: choose "
+            f"policy={rule.policy.name!r} needs scores of at least 0, and a loss less another may be below: choose "
             "policy='percentile' or 'top'"
         )
     found = ReferenceTable.load(reference) if isinstance(reference, str | Path) else reference

@@ -36,14 +36,14 @@ class Way:
         exit: bound and prepared.
         economy: what is left out.
         seconds: that scoring the candidates of a step took, of the batches looked at.
-        figures: rank correlation, recall and kept loss in each of them.
+        measured: rank correlation, recall and kept loss in each of them.
     """
 
     name: str
     exit: Exit
     economy: Economy = field(default_factory=Economy)
     seconds: list[float] = field(default_factory=list)
-    figures: list[tuple[float, float, float]] = field(default_factory=list)
+    measured: list[tuple[float, float, float]] = field(default_factory=list)
 
     @property
     def shown(self) -> str:

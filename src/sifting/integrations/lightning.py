@@ -4,7 +4,7 @@ What the callback does, and where:
 
 setup                          checks, and divides the candidates among processes: Lightning puts
                                its distributed sampler only into loaders that it knows
-on_train_batch_start, _end     times the step and listens to the model's forward; logs figures
+on_train_batch_start, _end     times the step and listens to the model's forward; logs metrics
 on_save_checkpoint, on_load_   the sifter's state and the random streams, in the checkpoint
 """
 

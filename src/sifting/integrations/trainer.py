@@ -27,7 +27,7 @@ from sifting.integrations.files import read_state, write_state
 from sifting.integrations.held_out import EvaluationBatches, tell
 from sifting.integrations.trainer_loader import ResumedLoader, TrainLoader
 from sifting.model.trainer_loss import trainer_losses
-from sifting.selection.policies import Proportional
+from sifting.selection.policies import weighted
 from sifting.sifter import Sifter
 from sifting.step import Step
 
@@ -220,9 +220,9 @@ def check(trainer: Any) -> None:
             f"draws={sifter.draws!r}, epoch={sifter.epoch!r}: the Trainer counts steps, epochs and the learning "
             "rate by its own loader: leave them out"
         )
-    if isinstance(sifter.rule.policy, Proportional):
+    if weighted(sifter.rule.policy):
         raise ValueError(
-            "policy='proportional' needs its weights in the loss, and the Trainer takes plain means: "
+            f"policy={sifter.rule.policy.name!r} needs its weights in the loss, and the Trainer takes plain means: "
             "choose policy='percentile' or 'top', or train in a loop of your own"
         )
     if trainer.is_deepspeed_enabled:

@@ -37,7 +37,7 @@ class Auditor:
     """Compares choices with exact losses, logs them, and warns once of each kind of harm.
 
     Args:
-        meter: where the figures are kept.
+        meter: where its measures are kept.
         every: selections between audits; None for about 1 % of the cost, 0 for none.
         log: file to append early and exact losses, scores and choices to.
         silent: whether the choice is random on purpose.
@@ -144,7 +144,7 @@ class Auditor:
         self.speak_up(step)
 
     def speak_up(self, step: int) -> None:
-        """Warn, once of each kind, of what the figures say by now."""
+        """Warn, once of each kind, of what they say by now."""
         if self.silent:
             return
         rho = self.meter.condemned()

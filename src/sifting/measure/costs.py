@@ -76,11 +76,11 @@ class Costs(Sequence[WayCost]):
         width = max([len("way of scoring"), *(len(way.name) for way in self.ways)]) + 2
         lines = [f"{'way of scoring':<{width}}  cost  Spearman  recall     μ  net gain"]
         for way in self.ways:
-            figures = (
+            shown = (
                 f"{_shown(way.cost, 3):>6}  {_shown(way.rank_correlation, 2):>8}  "
                 f"{_shown(way.recall, 2):>6}  {_shown(way.kept_loss, 2):>4}  {_shown(way.gain, 2):>8}"
             )
-            lines.append(f"{way.name:<{width}}{figures}{'  in use' if way.used else ''}".rstrip())
+            lines.append(f"{way.name:<{width}}{shown}{'  in use' if way.used else ''}".rstrip())
         return "\n".join([*lines, *([self.note] if self.note else [])])
 
     __repr__ = __str__

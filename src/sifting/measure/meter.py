@@ -39,12 +39,12 @@ class Meter:
     )
     CLOCKS = ("scoring", "auditing", "between", "loading")
     # of an audit
-    FIGURES = ("recall", "rank_correlation", "rho_approx", "misclassified", "rho_tokens")
+    METRICS = ("recall", "rank_correlation", "rho_approx", "misclassified", "rho_tokens")
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(self.COUNTS, 0)
         self.seconds = dict.fromkeys(self.CLOCKS, 0.0)
-        self.recent: deque[list[float]] = deque(maxlen=WINDOW)  # of audits: FIGURES
+        self.recent: deque[list[float]] = deque(maxlen=WINDOW)  # of audits: METRICS
         self.explored: Tensor | None = None  # running sums: mean loss of the kept, the candidates
         self.observed = 0
         self.windows: deque[float] = deque(maxlen=WINDOW)  # ρ over spans of training steps
@@ -116,7 +116,7 @@ class Meter:
     def stats(self) -> Stats:
         """The summary so far."""
         self._collect(wait=True)
-        recall, correlation, rho, wrong, by_token = map(self._mean, range(len(self.FIGURES)))
+        recall, correlation, rho, wrong, by_token = map(self._mean, range(len(self.METRICS)))
         counts, seconds = self.counts, self.seconds
         return Stats(
             steps=counts["steps"],
@@ -159,7 +159,7 @@ class Meter:
         return len(self._column(3)) >= FEWEST and wrong is not None and wrong > 0.5
 
     def _column(self, index: int) -> list[float]:
-        """One figure of the last audits, where they have it."""
+        """One metric of the last audits, where they have it."""
         return [row[index] for row in self.recent if not math.isnan(row[index])]
 
     def _mean(self, index: int) -> float | None:
@@ -196,7 +196,7 @@ class Meter:
         fresh.counts = {name: counts.whole(name) for name in cls.COUNTS}
         fresh.seconds = {name: seconds.number(name) for name in cls.CLOCKS}
         rows = found.items("recent")
-        columns = len(fresh.FIGURES)
+        columns = len(fresh.METRICS)
         fresh.recent.extend(found.numbers("recent", row, length=columns, nan=True) for row in rows)
         if found.get("explored") is not None:
             means = found.numbers("explored", length=2)

@@ -19,7 +19,7 @@ QUALITY = (
 )
 TOKENS = ("tokens_seen", "tokens_trained")
 JUDGED = ("learning_share", "kept_loss", "agreement", "saving")  # by the autopilot
-WINDOW = 10  # audits that the figures of selection quality are averaged over
+WINDOW = 10  # audits that the metrics of selection quality are averaged over
 
 
 class SiftingWarning(UserWarning):
@@ -158,7 +158,7 @@ def reduced(parts: Sequence[tuple[Stats, tuple[float, float] | None]]) -> Stats:
     """One summary from those of all ranks.
 
     Samples are added up; steps, selections and audits, which ranks make together, are those of
-    the rank that has made most; seconds and figures of quality are means over the ranks that
+    the rank that has made most; seconds and metrics of quality are means over the ranks that
     have them.
 
     Args:

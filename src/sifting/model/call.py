@@ -89,7 +89,7 @@ class Call:
         return ids
 
     def without_ids(self, batch: Any) -> Any:
-        """What a batch holds beside its samples' numbers."""
+        """What a batch holds beside its samples' IDs."""
         if isinstance(self.ids, str) and isinstance(batch, Mapping) and self.ids in batch:
             return {key: value for key, value in batch.items() if key != self.ids}
         if isinstance(self.ids, int) and isinstance(batch, list | tuple):

@@ -29,7 +29,7 @@ from sifting.recipes.text.common import (
     text_problem,
 )
 from sifting.recipes.text.masking import IGNORED, Passages
-from sifting.recipes.text.pairs import Pairs
+from sifting.recipes.text.pairs import SentencePairs
 from sifting.training.problem import Problem
 from sifting.training.recipe import Recipe, update_size
 
@@ -114,14 +114,14 @@ def build_model(config: Config, vocabulary: int) -> nn.Module:
     return model
 
 
-def examples(config: Config, data: TextData, documents: Any) -> Pairs | Passages:
+def examples(config: Config, data: TextData, documents: Any) -> SentencePairs | Passages:
     """What a model of the config's shape is trained on, of some documents."""
-    kind = Pairs if config.shape == "bert" else Passages
+    kind = SentencePairs if config.shape == "bert" else Passages
     return kind(data.tokens, documents, data.vocabulary, length=config.length, masked=config.masked)
 
 
 def evaluate(
-    model: nn.Module, held_out: Pairs | Passages, *, count: int, batch: int
+    model: nn.Module, held_out: SentencePairs | Passages, *, count: int, batch: int
 ) -> dict[str, float]:
     """How well masked tokens are predicted, on fixed masks of held-out text.
 
@@ -159,16 +159,16 @@ def evaluate(
                 next_loss += float(F.cross_entropy(next_B2.float(), next_B, reduction="sum"))
     right_T, hidden_T, labels_T = torch.cat(right), torch.cat(hidden), torch.cat(labels)
     masked_loss = loss / len(labels_T)
-    figures = {
+    metrics = {
         "accuracy": float(right_T.double().mean()),
         "hidden_accuracy": float(right_T[hidden_T].double().mean()),
         "hidden_commonest": int(labels_T[hidden_T].bincount().max()) / int(hidden_T.sum()),
         "dev_loss": masked_loss + next_loss / len(indices),
         "masked_loss": masked_loss,
     }
-    if isinstance(held_out, Pairs):
-        figures["next_accuracy"] = next_right / len(indices)
-    return figures
+    if isinstance(held_out, SentencePairs):
+        metrics["next_accuracy"] = next_right / len(indices)
+    return metrics
 
 
 def _predictions(

@@ -1,4 +1,4 @@
-"""Means over seeds and their spread: what the figures draw. Pure."""
+"""Means over seeds and their spread: what the metrics draw. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Band:
 
     Attributes:
         x: what had been spent, mean over seeds.
-        mean: of the figure.
+        mean: of the metric.
         std: its standard deviation.
         seeds: how many there are.
     """
@@ -111,8 +111,8 @@ def thinned(band: Band, most: int) -> Band:
 
 
 def learning(entries: Sequence[Entry], axis: str) -> Band | None:
-    """An arm's figure of merit against what it had spent."""
-    return band([(e.curve.steps, e.curve.axis(axis), e.curve.figures) for e in shown(entries)])
+    """An arm's metric against what it had spent."""
+    return band([(e.curve.steps, e.curve.axis(axis), e.curve.values) for e in shown(entries)])
 
 
 def quality(entries: Sequence[Entry], name: str) -> Band | None:

@@ -12,7 +12,7 @@ from sifting.report.sanitize import clip
 from sifting.report.tables import Table
 
 RATIO = 2  # at which shares, kept loss and agreement are shown
-HIGHEST = 64  # ratio that a figure shows
+HIGHEST = 64  # ratio that is shown
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ def decision_table(name: str, decided: list[Decided], tried: list[Tried]) -> Tab
     """Decisions and trials in the order in which they were made."""
     rows: list[tuple[float, list[str]]] = []
     for one in decided:
-        figures = [_shown(value) for value in (one.share, one.kept_loss, one.agreement)]
+        shares = [_shown(value) for value in (one.share, one.kept_loss, one.agreement)]
         what = "decision" if one.changed else "look"
-        rows.append((one.update, [f"{one.update:g}", what, one.option, *figures, one.why]))
+        rows.append((one.update, [f"{one.update:g}", what, one.option, *shares, one.why]))
     for trial in tried:
         found = (
             f"{trial.difference:+.4f} ± {trial.error:.4f} nats from plain" + ": harm" * trial.harms

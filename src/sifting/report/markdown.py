@@ -47,7 +47,7 @@ def _experiment(experiment: Experiment, number: int, links: Mapping[str, str]) -
         if link is not None:
             lines += [f"### {escape(drawing.title)}", ""]
             lines += [f"![{escape(drawing.title)}]({quote(link)})", "", escape(drawing.about), ""]
-    different, _ = provenance.settings(experiment)
+    different, _ = provenance.settings_tables(experiment)
     for found in (
         tables.clock_table(experiment),
         tables.token_table(experiment),

@@ -10,7 +10,7 @@ from sifting.report.reading import Experiment
 from sifting.report.sanitize import clip
 from sifting.report.tables import MOST_COLUMNS, Table, number, plain
 from sifting.verdict.curves import text
-from sifting.verdict.formats import figure, short
+from sifting.verdict.formats import short, shown_metric
 
 LONGEST = 300  # characters of a setting, or of its name
 
@@ -31,7 +31,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def settings(experiment: Experiment) -> tuple[Table, Table]:
+def settings_tables(experiment: Experiment) -> tuple[Table, Table]:
     """What differs between the arms, and what they have in common."""
     by_arm = {
         arm: [flat(e.run.config) for e in entries]
@@ -83,8 +83,8 @@ def run_table(experiment: Experiment) -> Table:
     rows = []
     for entry in experiment.entries:
         curve, last = entry.curve, entry.last
-        value = float(curve.figures[-1]) if len(curve) else None
-        final = "–" if value is None else figure(experiment.verdict, value).bare()
+        value = float(curve.values[-1]) if len(curve) else None
+        final = "–" if value is None else shown_metric(experiment.verdict, value).bare()
         time = number(float(curve.seconds[-1])) if len(curve) else "–"
         step = short(plain(last.get("step")), 0)
         rows.append([entry.name, curve.arm, str(curve.seed), entry.run.status, step, final, time])

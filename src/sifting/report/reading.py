@@ -53,9 +53,9 @@ class Entry:
 
     @property
     def last(self) -> dict[str, Any]:
-        """The last record of its log that has figures."""
-        figures = (m for m in reversed(self.run.metrics) if m.get("kind") != "warning")
-        return next(figures, {})
+        """The last record of its log that has metrics."""
+        measured = (m for m in reversed(self.run.metrics) if m.get("kind") != "warning")
+        return next(measured, {})
 
     @property
     def warnings(self) -> list[str]:
@@ -109,7 +109,7 @@ def collect(folders: Sequence[Path], *, target: float | None = None) -> Material
 
     Args:
         folders: run folders, or folders that hold some.
-        target: figure of merit whose time is compared; by default what every baseline run reached.
+        target: metric whose time is compared; by default what every baseline run reached.
 
     Raises:
         NothingToReport: where no run could be read.

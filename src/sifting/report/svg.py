@@ -18,7 +18,7 @@ from sifting.report.sanitize import escape
 
 
 @contextmanager
-def settings() -> Iterator[None]:
+def drawing_style() -> Iterator[None]:
     """Settings of our own: the same figure gives the same bytes, text stays text."""
     mine: dict[str, Any] = {
         "svg.hashsalt": "sifting",

@@ -1,4 +1,4 @@
-"""The figures of a report as tables: rows of strings, made from runs."""
+"""The numbers of a report as tables: rows of strings, made from runs."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ def learning_table(experiment: Experiment, axis: str) -> Table:
         at: dict[float, list[tuple[float, float]]] = {}
         for entry in shown(entries):
             curve = entry.curve
-            for step, spent, value in zip(
-                curve.steps, curve.axis(axis), curve.figures, strict=True
-            ):
+            for step, spent, value in zip(curve.steps, curve.axis(axis), curve.values, strict=True):
                 at.setdefault(float(step), []).append((float(spent), float(value)))
         for step in _thin(np.array(sorted(at)), MOST_STEPS):
             points = at[float(step)]

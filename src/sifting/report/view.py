@@ -111,7 +111,7 @@ def _view(experiment: Experiment, at: str, *, full: bool) -> View:
     verdict = experiment.verdict
     shown: dict[str, Any] = {}
     if full:
-        different, common = provenance.settings(experiment)
+        different, common = provenance.settings_tables(experiment)
         shown = {
             "sentences": tuple(wording.sentence(verdict, a) for a in verdict.arms[:MOST_ROWS]),
             "notes": tuple(wording.notes(verdict)),

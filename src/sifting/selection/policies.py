@@ -115,6 +115,8 @@ class Proportional:
 
     name: ClassVar[str] = "proportional"
     scored: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True  # the losses of what it chooses
+    positive: ClassVar[bool] = True  # it takes scores of at least 0 alone
 
     def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
         inclusion_P = inclusion_probabilities(scores_P.double().cpu(), count)
@@ -162,6 +164,15 @@ class ByFunction:
 POLICIES: Mapping[str, Policy] = {
     policy.name: policy for policy in (Top(), Random(), Percentile(), Proportional())
 }
+
+
+def weighted(policy: Policy) -> bool:
+    """Whether the losses of what a policy chooses are to be weighted, as it says by `weighted = True`.
+
+    >>> weighted(Proportional()), weighted(Top())
+    (True, False)
+    """
+    return bool(getattr(policy, "weighted", False))
 
 
 def find_policy(policy: Any) -> Policy:

@@ -8,7 +8,7 @@ kept carry the loss), `weak` and `nonconvex` (without convexity), `many` and `no
 any number of candidates), `adaptive` (the first two against measurement).
 """
 
-from sifting.theory.adaptive import Comparison, Course, compare_rules
+from sifting.theory.adaptive import Course, RuleComparison, compare_rules
 from sifting.theory.bounds import (
     best_step_size,
     crossover_iterations,
@@ -45,7 +45,7 @@ from sifting.theory.noise import (
 )
 from sifting.theory.noisy import rho_noisy, sample_rho_noisy
 from sifting.theory.nonconvex import Neuron
-from sifting.theory.objective import Objective
+from sifting.theory.objective import OwnObjective
 from sifting.theory.pairs import Pairs, read_pairs
 from sifting.theory.problems import Constants, LeastSquares, LogisticRegression
 from sifting.theory.simulation import Simulation, simulate
@@ -60,7 +60,6 @@ from sifting.theory.weak import (
 
 __all__ = [
     "SIGMA_LIMIT",
-    "Comparison",
     "Constants",
     "Course",
     "DeepLinearNetwork",
@@ -69,9 +68,10 @@ __all__ = [
     "LeastSquares",
     "LogisticRegression",
     "Neuron",
-    "Objective",
+    "OwnObjective",
     "Pairs",
     "Prediction",
+    "RuleComparison",
     "Simulation",
     "argmax_preservation",
     "best_step_size",

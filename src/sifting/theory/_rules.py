@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sifting.theory._checks import Floats
 from sifting.theory._runs import drawn_ahead
 from sifting.theory.kept import dropped
-from sifting.theory.problems import Problem
+from sifting.theory.problems import SimulatedProblem
 
 ARMS = ("SGD", "GSGD", "kept")
 _PAIR_211 = np.arange(2)[:, None, None]
@@ -22,7 +22,7 @@ _BLOCK = 32  # steps whose samples are drawn at once; part of what a seed reprod
 _LEAST = 1e-290  # of the largest loss: below, the smaller ones lose digits, and then are 0
 
 
-class Plan(NamedTuple):
+class RulePlan(NamedTuple):
     """Runs, candidates, how many SGD and GSGD train on, noise, and ε over the loss."""
 
     S: int
@@ -45,8 +45,8 @@ class Walk(NamedTuple):
 
 
 def walk(
-    problem: Problem,
-    plan: Plan,
+    problem: SimulatedProblem,
+    plan: RulePlan,
     eta_AK: Floats,
     weight_AK: Floats,
     epsilon_K: Floats,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sifting.theory._checks import Floats, floats, whole
-from sifting.theory.problems import Batch, Problem
+from sifting.theory.problems import Batch, SimulatedProblem
 
 NoiseLaw: TypeAlias = Callable[[np.random.Generator, tuple[int, ...]], Floats]
 
@@ -64,7 +64,7 @@ def checkpoint_steps(checkpoints: int | ArrayLike, K: int) -> Floats:
 
 
 def drawn_ahead(
-    problem: Problem,
+    problem: SimulatedProblem,
     shape: tuple[int, ...],
     K: int,
     *,

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sifting.theory._checks import Floats, candidates, deviation, floats, nonnegative, whole
-from sifting.theory._rules import ARMS, Plan, walk
+from sifting.theory._rules import ARMS, RulePlan, walk
 from sifting.theory._runs import Measured, checkpoint_steps, refuse_divergence
 from sifting.theory.kept import epsilon_share
 from sifting.theory.kept_bounds import decaying_bound, kept_loss_bound, kept_slack
-from sifting.theory.problems import Constants, Problem
+from sifting.theory.problems import Constants, SimulatedProblem
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Course(Measured):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RuleComparison:
     """What `compare_rules` returns: the checkpoints, the arms by name, and what was asked for.
 
     Attributes:
@@ -96,7 +96,7 @@ class Comparison:
 
 
 def compare_rules(
-    problem: Problem,
+    problem: SimulatedProblem,
     *,
     K: int = 10_000,
     B: int = 8,
@@ -110,7 +110,7 @@ def compare_rules(
     checkpoints: int | ArrayLike = 60,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
-) -> Comparison:
+) -> RuleComparison:
     """Run SGD, GSGD and the kept-loss rule on the same candidates; return courses and bounds.
 
     >>> from sifting.theory import LeastSquares
@@ -123,7 +123,7 @@ def compare_rules(
     True
 
     Args:
-        problem: `LeastSquares`, `LogisticRegression`, `Neuron`, or your own as an `Objective`.
+        problem: `LeastSquares`, `LogisticRegression`, `Neuron`, or your own as an `OwnObjective`.
         K: steps to run.
         B: candidates at each step.
         b: how many of them SGD and GSGD train on; 1 is the paper's setting.
@@ -163,7 +163,7 @@ def compare_rules(
     if sigma > 0 and first["kept"] * c.L < 1:  # μ is known along the path only: see `_bound`
         slack["kept"] = _slack(first["kept"] * fall_K, c, 0.0, None)
     weight_AK = np.stack([first[name] * fall_K * slack[name] for name in ARMS])
-    plan = Plan(S=S, B=B, b=b, sigma=sigma, per_loss=per_loss)
+    plan = RulePlan(S=S, B=B, b=b, sigma=sigma, per_loss=per_loss)
     eta_AK = np.stack([first[name] * fall_K for name in ARMS])
     run = walk(problem, plan, eta_AK, weight_AK, eps * fall_K, steps_C, seed, progress)
     refuse_divergence(c.L, first, run.loss_ASC, run.last_ACSD)
@@ -180,7 +180,7 @@ def compare_rules(
         keep_C = np.where(live_C > 0, kept_C / np.where(live_C > 0, live_C, 1) / B, np.nan)
         arms[name] = Course(name, run.loss_ASC[a], first[name], run.last_ACSD[a], spent_C, keep_C,
                             ratio_C, bound_C)  # fmt: skip
-    return Comparison(steps_C, arms, c, B, b, eps)
+    return RuleComparison(steps_C, arms, c, B, b, eps)
 
 
 def _bound(

@@ -15,7 +15,7 @@ from sifting.theory.problems import Batch, Constants
 
 
 @dataclass(frozen=True)
-class Objective:
+class OwnObjective:
     """Your own convex loss over your own stream, for `simulate`.
 
     >>> def sample(rng, shape):
@@ -24,7 +24,7 @@ class Objective:
     ...     return ((w - batch[0]) ** 2).sum(-1)
     >>> def gradient(w, batch):
     ...     return 2 * (w - batch[0])
-    >>> problem = Objective(
+    >>> problem = OwnObjective(
     ...     start=[3, 0], smoothness=2, sample=sample, loss=loss, gradient=gradient, pool=4096
     ... )
     >>> c = problem.constants(R=2)

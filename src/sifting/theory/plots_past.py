@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from sifting.theory._checks import Floats
-from sifting.theory.adaptive import Comparison
+from sifting.theory.adaptive import RuleComparison
 from sifting.theory.many import p_noise_many
 from sifting.theory.noisy import rho_noisy
 from sifting.theory.plots import BLUE, GREEN, GREY, ORANGE, PINK, new_figure, save
@@ -24,7 +24,7 @@ TITLES = {
 }
 
 
-def plot_kept(results: Mapping[str, Comparison], path: str | Path) -> None:
+def plot_kept(results: Mapping[str, RuleComparison], path: str | Path) -> None:
     """Loss above its minimum against the gradients computed, a panel for each problem.
 
     Args:

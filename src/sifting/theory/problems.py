@@ -53,7 +53,7 @@ class Constants:
     )
 
 
-class Problem(Protocol):
+class SimulatedProblem(Protocol):
     """What `simulate` needs: samples, their losses and gradients, and the constants."""
 
     @property

@@ -25,7 +25,7 @@ from sifting.theory._runs import (
 )
 from sifting.theory.bounds import crossover_iterations, gsgd_bound, sgd_bound
 from sifting.theory.many import p_noise_many
-from sifting.theory.problems import Constants, Problem
+from sifting.theory.problems import Constants, SimulatedProblem
 
 # ζ of mean 0 and variance 1
 NOISE_LAWS: dict[str, NoiseLaw] = {
@@ -37,7 +37,7 @@ _BLOCK = 64  # steps whose samples are drawn at once; part of what a seed reprod
 
 
 @dataclass(frozen=True)
-class Arm(Measured):
+class SimulatedArm(Measured):
     """One algorithm's measured course and its bounds, at the checkpoints.
 
     Args:
@@ -69,7 +69,7 @@ class Simulation:
     """
 
     steps_C: Floats
-    arms: dict[str, Arm]
+    arms: dict[str, SimulatedArm]
     constants: Constants
     rho: dict[str, float]
     eta: float
@@ -95,7 +95,7 @@ class Simulation:
 
 
 def simulate(
-    problem: Problem,
+    problem: SimulatedProblem,
     *,
     K: int = 10_000,
     R: int = 2,
@@ -124,7 +124,7 @@ def simulate(
     The same arguments give the same numbers, bit for bit.
 
     Args:
-        problem: `LeastSquares`, `LogisticRegression`, or your own as an `Objective`.
+        problem: `LeastSquares`, `LogisticRegression`, or your own as an `OwnObjective`.
         K: steps to run.
         R: candidates at each step.
         eta: step size, below 1/L; 1/(2L) where not given.
@@ -184,7 +184,7 @@ def simulate(
 
 
 def _with_bounds(
-    problem: Problem,
+    problem: SimulatedProblem,
     names: list[str],
     steps_C: Floats,
     loss_ASC: Floats,
@@ -206,6 +206,6 @@ def _with_bounds(
         else:
             bound_C = np.asarray(gsgd_bound(steps_C, eta, c.L, c.D0, rho[name], c.Delta))
             path_C = np.asarray(gsgd_bound(steps_C, eta, c.L, c.D0, ratio_AC[i], c.Delta))
-        arms[name] = Arm(name, loss_ASC[i], ratio_AC[i], bound_C, path_C)
+        arms[name] = SimulatedArm(name, loss_ASC[i], ratio_AC[i], bound_C, path_C)
     rho = {name: value for name, value in rho.items() if name in arms}
     return Simulation(steps_C, arms, c, rho, eta, R, sigma)

@@ -292,7 +292,7 @@ class Engine:
             self.watch({**record, **metrics, "planned": self.pace.updates})
 
     def _hear(self, message: str) -> None:
-        """Write a warning of the library to the log, once, whatever its figures."""
+        """Write a warning of the library to the log, once, whatever its numbers."""
         if self.leads and is_new(message, self._warnings):
             self._warnings.append(message)
             self.folder.log({"kind": "warning", "step": self.update, "message": message})

@@ -83,7 +83,7 @@ def warnings_in(records: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def is_new(message: str, said: Iterable[str]) -> bool:
-    """Whether a warning says something that none before it did; other figures are nothing new.
+    """Whether a warning says something that none before it did; other numbers in it are nothing new.
 
     >>> is_new("step 40: recall is 0.4", ["step 2: recall is 0.3"]), is_new("recall", ["precision"])
     (False, True)

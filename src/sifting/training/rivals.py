@@ -30,6 +30,7 @@ class BelowMean:
 
     name: ClassVar[str] = "below-mean"
     scored: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
 
     def draw(self, scores_P: Tensor, count: int, generator: torch.Generator) -> Draw:
         known_P = scores_P[scores_P.isfinite()].double()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 LARGEST = 1e15  # count or seconds of a run
-VAST = 1e100  # figures beyond are as good as infinite, and their squares are
+VAST = 1e100  # values beyond are as good as infinite, and their squares are
 CONTROLS = ("random-keep", "random", "random keep")
 
 
@@ -35,7 +35,7 @@ def arm_of(run: Run) -> str:
 
 
 def metric_of(run: Run) -> str:
-    """Name of the run's figure of merit."""
+    """Name of the run's metric."""
     return text(run.config.get("metric") or "accuracy")
 
 
@@ -68,7 +68,7 @@ def is_control(run: Run) -> bool:
 
 
 def comparable(runs: Sequence[Run]) -> dict[tuple[str, str, str], list[Run]]:
-    """Runs by recipe, figure of merit and budget: only those of one group are compared.
+    """Runs by recipe, metric and budget: only those of one group are compared.
 
     Args:
         runs: in any order.
@@ -87,14 +87,14 @@ class Curve:
     Attributes:
         arm: name of its arm.
         seed: its seed.
-        status: how the run ended; "failed", too, where its last evaluation has no finite figure.
+        status: how the run ended; "failed", too, where its last evaluation has no finite metric.
         path: its folder.
         steps: updates.
         samples: samples back-propagated.
         seconds: training time, evaluations left out.
         reference: the same charged from a calibration table; None where evaluations are without.
-        figures: the figure of merit.
-        lower_is_better: of the figure of merit.
+        values: the metric that counts.
+        lower_is_better: of the metric.
     """
 
     arm: str
@@ -105,7 +105,7 @@ class Curve:
     samples: Floats
     seconds: Floats
     reference: Floats | None
-    figures: Floats
+    values: Floats
     lower_is_better: bool = False
 
     def __len__(self) -> int:
@@ -113,8 +113,8 @@ class Curve:
 
     @property
     def best(self) -> float:
-        """The best figure that the run reached."""
-        return float(self.figures.min() if self.lower_is_better else self.figures.max())
+        """The best metric that the run reached."""
+        return float(self.values.min() if self.lower_is_better else self.values.max())
 
     def axis(self, name: str) -> Floats:
         """What had been spent at each evaluation: "steps", "samples", "seconds" or "reference"."""
@@ -124,7 +124,7 @@ class Curve:
         return spent
 
     def reach(self, target: float, axis: str) -> float | None:
-        """What was spent until the figure reached a target, None where it never did.
+        """What was spent until the metric reached a target, None where it never did.
 
         Linear between the two evaluations around the crossing. A run that is past the target at its
         first evaluation is charged all that it had spent by then.
@@ -136,18 +136,18 @@ class Curve:
         """
         spent = self.axis(axis)
         sign = -1.0 if self.lower_is_better else 1.0
-        there = np.flatnonzero(sign * self.figures >= sign * target)
+        there = np.flatnonzero(sign * self.values >= sign * target)
         if not len(there):
             return None
         i = int(there[0])
         if i == 0:
             return float(spent[0])
-        part = (target - self.figures[i - 1]) / (self.figures[i] - self.figures[i - 1])
+        part = (target - self.values[i - 1]) / (self.values[i] - self.values[i - 1])
         return float(spent[i - 1] + part * (spent[i] - spent[i - 1]))
 
 
 def curve_of(run: Run) -> Curve:
-    """The learning curve of a run; evaluations without a finite figure of merit are passed over.
+    """The learning curve of a run; evaluations without a finite metric are passed over.
 
     Args:
         run: of `sifting.training.run_folder.read_run`.
@@ -158,15 +158,15 @@ def curve_of(run: Run) -> Curve:
     metric, rows, references, ends = metric_of(run), [], [], True
     try:
         for record in run.metrics:
-            figure = _number(record.get(metric))
-            float(record.get("step", 0))  # of every record: curves of other figures are drawn too
+            value = _number(record.get(metric))
+            float(record.get("step", 0))  # of every record: curves of other metrics are drawn too
             if record.get("kind") != "eval":
                 continue
-            ends = figure is not None
-            if figure is None:
+            ends = value is not None
+            if value is None:
                 continue
             row = [float(record["step"]), float(record["samples_trained"])]
-            rows.append([*row, training_seconds(record["seconds"]), figure])
+            rows.append([*row, training_seconds(record["seconds"]), value])
             reference = record.get("reference")
             references.append(None if reference is None else training_seconds(reference))
         seed = int(run.config.get("seed") or 0)
@@ -177,7 +177,7 @@ def curve_of(run: Run) -> Curve:
     table = np.array(rows, dtype=np.float64).reshape(-1, 4)
     known = [value for value in references if value is not None]
     if not np.isfinite(table).all() or not np.isfinite(known).all():
-        raise CurveError(f"{run.path} is damaged: metrics.jsonl has figures that are not finite")
+        raise CurveError(f"{run.path} is damaged: metrics.jsonl has metrics that are not finite")
     if (np.diff(table[:, :3], axis=0) < 0).any():
         raise CurveError(f"{run.path} is damaged: the counts in metrics.jsonl go backwards")
     if (table[:, :3] < 0).any() or (table[:, :3] > LARGEST).any() or not _counts(known):
@@ -187,7 +187,7 @@ def curve_of(run: Run) -> Curve:
     return Curve(
         arm=arm_of(run),
         seed=seed,
-        # an earlier figure must not stand for the one at the budget, which is no number
+        # an earlier metric must not stand for the one at the budget, which is no number
         status="failed" if run.status == "finished" and not ends else run.status,
         path=str(run.path),
         steps=table[:, 0],
@@ -195,7 +195,7 @@ def curve_of(run: Run) -> Curve:
         seconds=table[:, 2],
         # none at all is no evidence that it has no such times: it has not come to an evaluation
         reference=np.array(known) if len(known) == len(rows) else None,
-        figures=table[:, 3],
+        values=table[:, 3],
         lower_is_better=bool(run.config.get("lower_is_better", False)),
     )
 

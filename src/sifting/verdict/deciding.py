@@ -1,7 +1,7 @@
-"""What decides: from the figures of the arms to an outcome and its reasons. Nothing here words it.
+"""What decides: from the metrics of the arms to an outcome and its reasons. Nothing here words it.
 
 An arm is *ahead* where, were it the only one compared, it is measurably better than the baseline in time
-to the target or in its final figure. What keeps it from paying is its obstacle:
+to the target or in its final metric. What keeps it from paying is its obstacle:
 
     ahead of the baseline → at equal time, without failed runs → beside random-keep → ahead of it →
     beyond Holm's correction: it pays
@@ -25,8 +25,8 @@ Obstacle = Literal[
     "control early",  # it was past the target by its first evaluation
     "control",  # not measurably better than random-keep
     "equal seeds",  # the same gap with every seed: nothing to measure chance by
-    "unequal time",  # a better final figure, but the budget is not one of time
-    "failed runs",  # a better final figure, of the runs that did not fail
+    "unequal time",  # a better final metric, but the budget is not one of time
+    "failed runs",  # a better final metric, of the runs that did not fail
 ]
 Reason = Literal[
     Obstacle, "better than both", "noise", "worse", "no baseline", "no arms", "too few seeds"
@@ -41,7 +41,7 @@ class Ahead:
 
     Attributes:
         arm: its name.
-        claim: in what it is ahead: "time" to the target, or "final" figure.
+        claim: in what it is ahead: "time" to the target, or "final" metric.
         obstacle: what stands in the way; None where nothing does.
     """
 
@@ -59,7 +59,7 @@ class Decision:
             "no gain", "harm" or "cannot judge".
         reason: what decided.
         best: the arm that it is about.
-        claim: of the best arm: "time" to the target, or "final" figure.
+        claim: of the best arm: "time" to the target, or "final" metric.
         arms: how many were compared.
         claims: how many could have been made, which Holm corrects for.
         ahead: every arm that is ahead of the baseline, were it the only one; the best first.
@@ -67,7 +67,7 @@ class Decision:
         control_ahead: whether random-keep is measurably better than the baseline.
         detectable_time: the least gain, as a share of the time, that the best arm's runs would have
             shown with a power of 0.8; None where they have no ratio.
-        detectable_final: the same of the final figure, in its own unit.
+        detectable_final: the same of the final metric, in its own unit.
         seeds: with so many the best arm's gain, were it what it looks like, would be settled; None
             where there is none to settle, or more than 100 are needed.
     """
@@ -96,8 +96,8 @@ def decide(
 
     Args:
         arms: of `pairing.corrected`.
-        lower_is_better: of the figure of merit.
-        equal_time: whether the budget is in seconds, so that the final figure is a claim as well.
+        lower_is_better: of the metric.
+        equal_time: whether the budget is in seconds, so that the final metric is a claim as well.
     """
     roles = {arm.role: arm for arm in arms if arm.role != "arm"}
     control, compared = roles.get("control"), [arm for arm in arms if arm.role == "arm"]

@@ -22,27 +22,27 @@ def short(value: float, digits: int = 2) -> str:
     return "0" if shown == "-0" else shown
 
 
-def figure(verdict: Verdict, value: float) -> Prose:
-    """A figure of merit with its unit."""
+def shown_metric(verdict: Verdict, value: float) -> Prose:
+    """A metric with its unit."""
     if verdict.percent:
         return prose(f"{short(100 * value)} %")
     return name(verdict.metric) + f" {value:.4g}"
 
 
 def points(verdict: Verdict, value: float) -> str:
-    """The size of a difference of figures of merit: "1.8 points"."""
+    """The size of a difference of the metric: "1.8 points"."""
     if verdict.percent:
         return f"{100 * value:.2g} points" if value < 0.1 else f"{100 * value:.0f} points"
     return f"{value:.2g}"
 
 
 def spread(verdict: Verdict, value: float) -> str:
-    """A standard deviation of figures of merit."""
+    """A standard deviation of the metric."""
     return f"{100 * value:.2f} points" if verdict.percent else f"{value:.3g}"
 
 
 def gap(verdict: Verdict, estimate: Estimate) -> str:
-    """A difference of figures of merit with its interval."""
+    """A difference of the metric with its interval."""
     scale, unit = (100.0, " points") if verdict.percent else (1.0, "")
     value, digits = estimate.value * scale, 2 if verdict.percent else 4
     if estimate.low is None or estimate.high is None:

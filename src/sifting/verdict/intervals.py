@@ -16,7 +16,7 @@ ZERO = 1e-12  # below this, a spread or a mean is rounding
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure with its 95 % interval, over pairs of runs.
+    """A value with its 95 % interval, over pairs of runs.
 
     Attributes:
         value: the estimate.
@@ -69,7 +69,7 @@ def mean_of(values: Sequence[float]) -> Estimate:
     False
 
     Args:
-        values: one figure for each pair, at least one.
+        values: one value for each pair, at least one.
     """
     n = len(values)
     if n == 0:
@@ -94,11 +94,11 @@ def ratio_of(above: Sequence[float], below: Sequence[float]) -> Estimate:
     Estimate(value=0.79..., low=0.77..., high=0.82..., p=0.001..., n=3)
 
     Args:
-        above: positive figures.
+        above: positive values.
         below: their partners, positive.
     """
     if min(above, default=1.0) <= 0 or min(below, default=1.0) <= 0:
-        raise ValueError(f"a ratio needs positive figures, not {[*above]} over {[*below]}")
+        raise ValueError(f"a ratio needs positive values, not {[*above]} over {[*below]}")
     log = mean_of([math.log(a / b) for a, b in zip(above, below, strict=True)])
     low, high = (None if end is None else math.exp(end) for end in (log.low, log.high))
     return Estimate(math.exp(log.value), low, high, log.p, log.n)

@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one comparison: `overall` in a sentence, `arms` in figures.
+    """The verdict on one comparison: `overall` in a sentence, `arms` in numbers.
 
     Attributes:
-        metric: name of the figure of merit.
-        lower_is_better: of the figure of merit.
+        metric: name of the metric.
+        lower_is_better: of the metric.
         percent: whether it is a share, shown in per cent and points.
         budget: in words, "" where the runs do not say.
-        target: figure of merit whose time is compared.
+        target: metric whose time is compared.
         axis: what is called time: "reference" (calibrated seconds) or "seconds" (measured).
         baseline: name of the baseline's arm, if there is one.
         control: name of random-keep's arm, if there is one.
@@ -61,7 +61,7 @@ class Verdict:
 
     @property
     def equal_time(self) -> bool:
-        """Whether the budget is in seconds, so that final figures can be compared as they are."""
+        """Whether the budget is in seconds, so that final metrics can be compared as they are."""
         return in_seconds(self.budget)
 
     @property
@@ -81,7 +81,7 @@ class Verdict:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the reader should know of the figures, as plain text."""
+        """What the reader should know of the metrics, as plain text."""
         return tuple(note.plain() for note in wording.notes(self))
 
     def sentence(self, name: str) -> str:
@@ -155,7 +155,7 @@ def judge(
 
     Args:
         runs: of `sifting.training.run_folder.read_run`, one for each arm and seed, under one budget.
-        target: figure of merit whose time is compared; by default the best that every baseline run
+        target: metric whose time is compared; by default the best that every baseline run
             reached.
         baseline: name of the baseline's arm; by default "baseline", or the one without a selector.
         control: name of random-keep's; by default the one whose policy is "random".
@@ -163,7 +163,7 @@ def judge(
 
     Raises:
         ValueError: where the runs cannot be compared: two of one arm and seed, several budgets,
-            figures of merit or recipes, an arm that is not there.
+            metrics or recipes, an arm that is not there.
     """
     if not runs:
         raise ValueError("no runs to judge: give at least a baseline and one arm")
@@ -171,7 +171,7 @@ def judge(
     if len(groups) > 1:
         shown = "; ".join(" / ".join(part or "not said" for part in key) for key in groups)
         raise ValueError(
-            f"runs of {len(groups)} experiments (recipe / figure / budget) cannot be compared: {shown}. "
+            f"runs of {len(groups)} experiments (recipe / metric / budget) cannot be compared: {shown}. "
             "Give those of one"
         )
     ((_, metric, budget),) = groups
@@ -194,7 +194,7 @@ def judge(
     return Verdict(
         metric=metric,
         lower_is_better=lower,
-        percent="acc" in metric.lower() and all(abs(c.figures).max() <= 1 for c in usable),
+        percent="acc" in metric.lower() and all(abs(c.values).max() <= 1 for c in usable),
         budget=budget,
         target=target,
         axis=axis,
@@ -231,7 +231,7 @@ def _named(
 
 
 def _target(baseline: Mapping[int, Curve], *, given: float | None) -> float | None:
-    """The best figure that every finished run of the baseline reached."""
+    """The best metric that every finished run of the baseline reached."""
     if given is not None:
         return given
     done = [*finished(baseline).values()]

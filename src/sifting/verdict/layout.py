@@ -8,7 +8,7 @@ from sifting.markdown import Markdown, code
 from sifting.markdown import table as markdown_table
 from sifting.terminal import printable
 from sifting.verdict import advice, wording
-from sifting.verdict.formats import figure, gap, ratio
+from sifting.verdict.formats import gap, ratio, shown_metric
 from sifting.verdict.intervals import Estimate
 from sifting.verdict.prose import Prose, name, prose
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def columns(verdict: Verdict) -> list[Prose]:
     """The columns of the table: what decides comes first, as a phone shows no more than that."""
-    target = prose("target") if verdict.target is None else figure(verdict, verdict.target)
+    target = prose("target") if verdict.target is None else shown_metric(verdict, verdict.target)
     return [
         prose("arm"),
         prose("points to baseline" if verdict.percent else "difference to baseline"),

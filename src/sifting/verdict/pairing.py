@@ -1,4 +1,4 @@
-"""The figures of each arm of a comparison, paired by seed with the baseline's and the control's."""
+"""The metrics of each arm of a comparison, paired by seed with the baseline's and the control's."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ArmVerdict:
         name: of the arm.
         role: "baseline", "control" (random-keep) or "arm".
         runs: how many there are.
-        finished: how many of them finished, with a figure of merit.
+        finished: how many of them finished, with a metric.
         failed: how many failed.
-        final: figure of merit at the budget, by seed, of the finished runs.
+        final: metric at the budget, by seed, of the finished runs.
         mean: its mean.
         std: its standard deviation over seeds.
-        difference: final figure minus the baseline's.
+        difference: final metric minus the baseline's.
         reached: how many finished runs reached the target.
         time: geometric mean of the time until then; None unless all reached it.
         samples: the same of the samples back-propagated.
@@ -38,10 +38,10 @@ class ArmVerdict:
         cost: time of the whole run over the baseline's.
         over_control: time to the target over random-keep's. Where random-keep did not reach it, all
             the time that it had stands for it, so that the ratio is too large, never too small.
-        control_difference: final figure minus random-keep's.
+        control_difference: final metric minus random-keep's.
         p: of "better than the baseline and than random-keep", corrected for the number of claims.
         p_baseline: of "better than the baseline", corrected likewise.
-        claim: what the p-values are of: "time" to the target or "final" figure.
+        claim: what the p-values are of: "time" to the target or "final" metric.
     """
 
     name: str
@@ -110,7 +110,7 @@ def measure(
     target: float | None,
     axis: str,
 ) -> ArmVerdict:
-    """The figures of one arm.
+    """The metrics of one arm.
 
     Args:
         name: of the arm.
@@ -118,12 +118,12 @@ def measure(
         curves: its runs, by seed.
         baseline: the baseline's, by seed.
         control: random-keep's, by seed.
-        target: figure of merit whose time is compared.
+        target: metric whose time is compared.
         axis: "seconds" or "reference".
     """
     done = finished(curves)
     failed = sum(curve.status == "failed" for curve in curves.values())
-    final = {seed: float(curve.figures[-1]) for seed, curve in done.items()}
+    final = {seed: float(curve.values[-1]) for seed, curve in done.items()}
     arm = ArmVerdict(name, role, len(curves), len(done), failed, final)
     if not done:
         return arm
@@ -166,8 +166,8 @@ def corrected(
 
     Args:
         arms: of `measure`.
-        lower_is_better: of the figure of merit.
-        equal_time: whether the budget is in seconds, so that the final figure is a claim as well.
+        lower_is_better: of the metric.
+        equal_time: whether the budget is in seconds, so that the final metric is a claim as well.
     """
     alone: dict[tuple[str, Claim], float] = {}
     both: dict[tuple[str, Claim], float] = {}
@@ -215,7 +215,7 @@ def _geometric(values: Sequence[float | None]) -> float | None:
 
 def _difference(done: Curves, other: Curves) -> Estimate | None:
     seeds = sorted(set(done) & set(other))
-    gaps = [float(done[s].figures[-1] - other[s].figures[-1]) for s in seeds]
+    gaps = [float(done[s].values[-1] - other[s].values[-1]) for s in seeds]
     return mean_of(gaps) if gaps else None
 
 

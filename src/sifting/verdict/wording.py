@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from sifting.verdict.formats import (
     count,
     duration,
-    figure,
     gap,
     percent,
     points,
     ratio,
+    shown_metric,
     spread,
 )
 from sifting.verdict.intervals import FEWEST_SEEDS
@@ -27,12 +27,12 @@ def sentence(verdict: Verdict, arm: ArmVerdict) -> Prose:
     ended = f"{arm.finished} of {arm.runs} runs finished" if arm.finished < arm.runs else ""
     ended += f", {arm.failed} failed" if arm.failed else ""
     if arm.mean is None:
-        why = ended or "its runs have no figure of merit"
+        why = ended or "its runs have no metric"
         return name(arm.name) + f" cannot be judged: {why}."
     if arm.role == "baseline":
         deviation = "" if arm.std is None else f", standard deviation {spread(verdict, arm.std)}"
         time = "" if arm.time is None else f"; {duration(arm.time)} to the target"
-        said = name(arm.name) + ": " + figure(verdict, arm.mean)
+        said = name(arm.name) + ": " + shown_metric(verdict, arm.mean)
         said += f" at the budget over {count(arm.finished, 'seed')}{deviation}{time}"
         return said + (f" ({ended})." if ended else ".")
     if not arm.judged:
@@ -51,7 +51,7 @@ def reached(verdict: Verdict, arm: ArmVerdict) -> Prose:
     """How the arm got to the target: "reached 78 % in 0.91 (0.86–0.97) of the baseline's time"."""
     if verdict.target is None:
         return prose("has no target to reach")
-    target = figure(verdict, verdict.target)
+    target = shown_metric(verdict, verdict.target)
     if arm.time_ratio is not None:
         return "reached " + target + f" in {ratio(arm.time_ratio)} of the baseline's time"
     if arm.reached == arm.runs and not arm.failed:
@@ -86,7 +86,7 @@ def seen(verdict: Verdict, *, over: str | None = None) -> Prose:
 
 
 def notes(verdict: Verdict) -> list[Prose]:
-    """What the reader should know of the figures."""
+    """What the reader should know of the metrics."""
     found = [
         "Time is reference time: each operation's calibrated cost times how often it was done, so that "
         "no neighbour on the machine disturbs it. Evaluations are left out."

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sifting.recipes.text.masking import IGNORED
-from sifting.recipes.text.pairs import Pairs, cut_chunks
+from sifting.recipes.text.pairs import SentencePairs, cut_chunks
 from sifting.recipes.text.tokens import Tokens
 from sifting.training.recipe import DataError
 from tests.helpers.text import numbered, wordpiece
@@ -21,9 +21,9 @@ def corpus(documents: int = 30, seed: int = 0) -> Tokens:
     return numbered(lengths)
 
 
-def make(tokens: Tokens, length: int = 48, **options: Any) -> Pairs:
+def make(tokens: Tokens, length: int = 48, **options: Any) -> SentencePairs:
     documents = options.pop("documents", np.arange(len(tokens)))
-    return Pairs(tokens, documents, wordpiece(2000), length=length, **options)
+    return SentencePairs(tokens, documents, wordpiece(2000), length=length, **options)
 
 
 def document_of(tokens: Tokens, sentence: int) -> int:

@@ -57,7 +57,7 @@ def cut_chunks(tokens: Tokens, documents: Integers, room: int) -> Integers:
     return chunks[np.argsort(chunks[:, 1], kind="stable")]
 
 
-class Pairs:
+class SentencePairs:
     """Masked sentence pairs of some documents of a corpus.
 
     Every example is a function of its index and the epoch's seed.

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sifting.checksums import Damaged
-from sifting.files import replacing
+from sifting.files import put_in_place, replacing
 from sifting.recipes.cache import alone, cache_folder, drop_damaged, read_record, write_record
 from sifting.recipes.text import sentences as splitter
 from sifting.recipes.text.corpus import Corpus, Cursor, content_hash, held_out
@@ -132,7 +132,7 @@ def tokenise(
                 part.mkdir(exist_ok=True)
                 _write_shards(corpus, vocabulary, sentences, part, shard_megabytes * 1e6, progress)
                 _join(part, corpus.name)
-                part.rename(path)
+                put_in_place(part, path)
                 _drop_shards(path)
             except OSError as error:
                 raise DataError(
@@ -178,7 +178,7 @@ class _Shard:
         _save(part / "hashes.npy", np.array(self.hashes, dtype=np.uint64))
         record = {"place": asdict(place), "empty": self.empty}
         write_record(part, "shard.json", record, [f"{name}.npy" for name in FILES])
-        part.rename(path)
+        put_in_place(part, path)
 
 
 def _write_shards(

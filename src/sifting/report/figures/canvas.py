@@ -13,7 +13,7 @@ from matplotlib.patches import Patch
 from sifting.report.bands import Band, thinned
 from sifting.report.palette import PLAIN, THEMED, Palette, style
 from sifting.report.sanitize import clip
-from sifting.report.svg import inline, saved, settings
+from sifting.report.svg import drawing_style, inline, saved
 from sifting.report.tables import Table
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Drawing:
             prefix: a word that no other figure of the page has.
             canvas: `WIDE`, or `NARROW` for a phone.
         """
-        with settings():
+        with drawing_style():
             source = saved(self.draw(canvas), "svg").decode("utf-8")
         return inline(source, prefix=prefix, title=self.title, about=self.about)
 
@@ -88,7 +88,7 @@ class Drawing:
         Args:
             kind: "png" or "svg".
         """
-        with settings():
+        with drawing_style():
             figure = self.draw(FILE)
             handles = [_handle(mark) for mark in self.marks]
             labels = [mark.label for mark in self.marks]

@@ -1,4 +1,4 @@
-"""The figure of merit against time and against samples back-propagated."""
+"""The metric against time and against samples back-propagated."""
 
 from __future__ import annotations
 
