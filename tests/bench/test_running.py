@@ -14,7 +14,7 @@ from sifting.bench import protocol
 from sifting.bench.pages import END, START, write_pages
 from sifting.bench.plots import measured_saving, pairs
 from sifting.bench.registry import LANGUAGE, TASKS, BenchTask, find_task, tasks
-from sifting.bench.results import keep_results, read_results, result_of, worth
+from sifting.bench.results import _choice, keep_results, read_results, result_of, worth
 from sifting.bench.running import Bench, TaskRun, chosen_by, limited, own_task
 from sifting.cli.bench import main
 from sifting.compare import calibration
@@ -222,6 +222,20 @@ def test_what_was_predicted_stands_beside_what_was_measured(
     assert said["sentence"] in (tmp_path / "bench" / "digits.md").read_text()
     measured = measured_saving(result, "memory")
     assert (tmp_path / "bench" / "predicted.svg" in written) == (measured is not None)
+
+
+def test_what_an_autopilot_knew_is_among_how_well_it_chose() -> None:
+    line = {
+        "kind": "decision",
+        "step": 5,
+        "judged": [
+            {"scorer": "memory", "ratio": 2, "kept_loss": 0.5},
+            {"scorer": "input", "ratio": 2, "kept_loss": 0.8, "agreement": 1.1, "share": 0.7},
+            {"scorer": "input", "ratio": 4, "kept_loss": 0.6, "share": 0.4},
+        ],
+    }
+    assert _choice(line) == {"kept_loss": 0.8, "agreement": 1.1, "learning_share": 0.7}
+    assert _choice({"kind": "eval", "step": 5}) == {}
 
 
 def test_measured_savings_are_of_the_time_or_of_other_baselines() -> None:

@@ -289,8 +289,8 @@ def make_reference(
         )
     if getattr(rule.policy, "positive", False):
         raise ValueError(
-            f"policy={rule.policy.name!r} needs scores of at least 0, and a loss less another may be below: choose "
-            "policy='percentile' or 'top'"
+            f"policy={rule.policy.name!r} needs scores of at least 0, and a loss less another may be below: "
+            "choose policy='percentile' or 'top'"
         )
     found = ReferenceTable.load(reference) if isinstance(reference, str | Path) else reference
     if not isinstance(found, Reference):

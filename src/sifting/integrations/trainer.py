@@ -222,8 +222,8 @@ def check(trainer: Any) -> None:
         )
     if weighted(sifter.rule.policy):
         raise ValueError(
-            f"policy={sifter.rule.policy.name!r} needs its weights in the loss, and the Trainer takes plain means: "
-            "choose policy='percentile' or 'top', or train in a loop of your own"
+            f"policy={sifter.rule.policy.name!r} needs its weights in the loss, and the Trainer takes plain "
+            "means: choose policy='percentile' or 'top', or train in a loop of your own"
         )
     if trainer.is_deepspeed_enabled:
         raise ValueError(
