@@ -33,3 +33,23 @@ def test_weights_of_classes_are_refused_when_they_first_show() -> None:
     sifter.score({"x": x, "labels": alike})
     with pytest.raises(ValueError, match="class weights"):
         sifter.score({"x": x, "labels": unlike})
+
+
+@pytest.mark.filterwarnings("ignore:the model's loss is not one:sifting.SiftingWarning")
+def test_a_label_of_no_class_is_named_where_only_the_model_knows_its_loss() -> None:
+    class Smoothed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(()))
+
+        def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+            z = self.scale * x
+            if labels is None:
+                return {"logits": z}
+            loss = F.cross_entropy(z.flatten(0, 1), labels.flatten(), label_smoothing=0.2)
+            return {"logits": z, "loss": loss}
+
+    labels = torch.tensor([[0, 1], [1, 0], [0, 0], [1, 1], [1, 77]])
+    sifter = Sifter(Smoothed(), exit="last", score="loss")
+    with pytest.raises(ValueError, match=r"row 4, .*77.* loss_fn="):
+        sifter.score({"x": torch.randn(5, 2, 2), "labels": labels})
