@@ -27,6 +27,7 @@ from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan
 from sifting.model.replica import changing_hooks
+from sifting.model.sampling import located
 from sifting.parallel.detect import first_rank, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.rng import StreamWatch
@@ -133,7 +134,7 @@ class Scorer(Planner):
                 if self.reuse is not None and learn:
                     stack.enter_context(self.reuse.watching(moved))
                 streams = StreamWatch(self.device) if proves else None
-                scores_B = self.scored(plan, moved, learn=learn)
+                scores_B = self.scored(plan, moved, learn=learn, host=batch)
                 scores_B = self.exit.refined(plan, self.model, moved, scores_B, ids)
                 random = streams is not None and streams.drawn
             if proves:
@@ -152,6 +153,7 @@ class Scorer(Planner):
         batch: Any,
         *,
         learn: bool,
+        host: Any = None,
         exit: Exit | None = None,
         model: nn.Module | None = None,
         economy: Economy | None = None,
@@ -159,20 +161,23 @@ class Scorer(Planner):
         """Scores of a batch at the exit, piece by piece.
 
         Args:
+            host: the same batch before it was moved, where what is in it can be asked without waiting.
             exit, model, economy: those of a copy of the model, whose positions are drawn already.
         """
+        host = batch if host is None else host
         with nullcontext() if economy is not None else self.economy.drawing(advance=learn):
             found = [
-                self._at_exit(plan, piece, self.score, learn, exit, model, economy)
-                for piece in self.pieces(batch)
+                self._at_exit(plan, piece, told, self.score, learn, exit, model, economy)
+                for piece, told in self._told_pieces(batch, host)
             ]
-        check_count(self.call.samples, batch, sum(map(len, found)))
+        check_count(self.call.samples, host, sum(map(len, found)))
         return torch.cat(found)
 
     def _at_exit(
         self,
         plan: Plan,
         batch: Any,
+        host: Any,
         score: Score,
         learn: bool,
         exit: Exit | None = None,
@@ -181,9 +186,9 @@ class Scorer(Planner):
     ) -> Tensor:
         """Scores of some samples by as much of them as is looked at."""
         exit, economy = exit or self.exit, economy or self.economy
-        seen = economy.viewed(self.call, batch)
+        chosen, seen = economy.placed(plan, self.call, batch, host)
         with economy.lowered(self.device):
-            return exit.score(economy.chosen(plan, seen), model or self.model, seen, score, learn)
+            return exit.score(chosen, model or self.model, seen, score, learn)
 
     def _measure_precision(self, plan: Plan, batch: Any) -> None:
         """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
@@ -215,10 +220,10 @@ class Scorer(Planner):
             if plan is None:
                 return {}
             economy = self.economy
-            seen = economy.viewed(self.call, moved)
             with economy.drawing(advance=learn), economy.lowered(self.device):
+                chosen, seen = economy.placed(plan, self.call, moved, batch)
                 return self.exit.scores_of_all(
-                    economy.chosen(plan, seen), self.model, seen, self.score, learn=learn, ids=ids
+                    chosen, self.model, seen, self.score, learn=learn, ids=ids
                 )
 
     def predict(
@@ -262,7 +267,7 @@ class Scorer(Planner):
             with self.economy.drawing(advance=False):
                 for piece in self.pieces(moved):
                     exact = self._exact.examine(plan, self.model, piece)
-                    early_B = self._at_exit(plan, piece, "loss", False) if early else None
+                    early_B = self._at_exit(plan, piece, piece, "loss", False) if early else None
                     found.append(exact._replace(early=early_B))
             if self.reference is not None:
                 found = take_off(found, self.reference.losses(plan, self.model, moved, ids))
@@ -287,7 +292,7 @@ class Scorer(Planner):
         some = samples.take(batch, torch.arange(min(size, 2)), size=size)
         if self.exit.runs:
             with self.economy.naming(), self.economy.drawing(advance=False):
-                self._at_exit(plan, some, self.score, False)
+                self._at_exit(plan, some, some, self.score, False)
         if all(part.labels is not None for part in plan.parts):
             self._exact.examine(plan, self.model, some)
 
@@ -296,7 +301,7 @@ class Scorer(Planner):
         if self.plan is None:
             return None
         with torch.no_grad():
-            return self.plan.trusting(batch).losses(output, self.moved(batch))
+            return located(self.plan.trusting(batch), batch).losses(output, self.moved(batch))
 
     def note_autocast(self) -> None:
         """Remember the autocast that is open now, in the user's training forward."""
@@ -312,6 +317,13 @@ class Scorer(Planner):
     def pieces(self, batch: Any) -> list[Any]:
         samples = self.call.samples
         return samples.split(batch, self.batch_size or samples.size(batch))
+
+    def _told_pieces(self, batch: Any, host: Any) -> list[tuple[Any, Any]]:
+        """The pieces of a batch, each with what it is on the host."""
+        told = self.pieces(host)
+        if len(told) == 1:
+            return [(batch, host)]
+        return list(zip(told if host is batch else self.pieces(batch), told, strict=True))
 
     @contextmanager
     def _pass(self) -> Iterator[None]:
