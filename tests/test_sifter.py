@@ -226,6 +226,40 @@ def test_entropy_needs_no_labels_but_loss_does(net: Net) -> None:
         Sifter(net, exit=1, score="loss").score(x)
 
 
+def test_what_is_trained_without_labels_is_not_guessed() -> None:
+    class Autoencoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encode, self.decode = nn.Linear(8, 3), nn.Linear(3, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.decode(self.encode(x))
+
+    model, x = Autoencoder(), torch.randn(6, 8)
+    with pytest.raises(ValueError, match=r"no labels .*\(6, 8\).* losses=lambda model, batch"):
+        Sifter(model, exit="last").score(x)
+    with torch.no_grad():
+        wanted = (model(x) - x).square().mean(1)
+    sifter = Sifter(model, exit="last", losses=lambda m, x: (m(x) - x).square().mean(1))
+    assert torch.allclose(sifter.score(x), wanted)
+
+
+def test_several_labels_that_are_not_all_classes_are_sent_to_losses() -> None:
+    class Tasks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.kind, self.age = nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 1)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            h = self.body(x).relu()
+            return {"kind_logits": self.kind(h), "age_logits": self.age(h)}
+
+    batch = (torch.randn(6, 8), {"kind": torch.arange(6) % 4, "age": torch.rand(6)})
+    for options in ({}, {"loss_fn": nn.MSELoss()}):
+        with pytest.raises(ValueError, match=r"age.*losses=lambda model, batch"):
+            Sifter(Tasks(), exit="last", **options).score(batch)
+
+
 def test_scores_that_are_not_finite(net: Net) -> None:
     x, y = candidates(1)[0]
     x[3] = torch.nan

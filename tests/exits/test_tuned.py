@@ -169,7 +169,7 @@ def test_what_it_cannot_do_is_said(net: Net) -> None:
     with pytest.raises(ValueError, match=r"at='nowhere' names no module"):
         Sifter(net, exit=TunedExit("nowhere"))
     with pytest.raises(ValueError, match=r"gives no labels: pass forward= and labels="):
-        Sifter(net, exit="tuned").score(torch.randn(4, 8))
+        Sifter(net, exit="tuned", score="entropy").score(torch.randn(4, 8))
     bert = hf.BertForMaskedLM(hf.BertConfig(**{**SMALL, "vocab_size": 2000}))
     with pytest.raises(ValueError, match=r"choose a block of its stack"):
         Sifter(bert, exit=TunedExit("bert.embeddings")).score(token_batch())

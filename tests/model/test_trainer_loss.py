@@ -58,6 +58,19 @@ def test_the_trainers_label_smoothing_is_what_is_scored(kind: str) -> None:
     torch.testing.assert_close(got, torch.stack(want))
 
 
+def test_weights_of_classes_that_cancel_in_one_sample_are_refused() -> None:
+    model = hf.BertForSequenceClassification(hf.BertConfig(**SMALL, num_labels=4)).eval()
+    batch = {"input_ids": torch.randint(5, 150, (6, 9)), "labels": torch.arange(6) % 4}
+
+    def weighted(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        return F.cross_entropy(outputs.logits, labels, weight=torch.tensor([1.0, 90.0, 0.1, 1.0]))
+
+    losses = trainer_losses(trainer(model, compute_loss_func=weighted))
+    assert losses is not None
+    with torch.no_grad(), pytest.raises(ValueError, match=r"6 samples is .*sift=\{'loss_fn'"):
+        losses(model, batch)
+
+
 def test_a_trainer_that_takes_the_models_loss_needs_nothing() -> None:
     assert trainer_losses(trainer(None)) is None
 

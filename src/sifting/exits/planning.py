@@ -20,6 +20,7 @@ from sifting.model.call import Call
 from sifting.model.evidence import MOST_CHECKS, Evidence
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
+from sifting.model.score_functions import check_labelled
 from sifting.parallel.detect import first_rank
 from sifting.parallel.ranks import Ranks
 from sifting.selection.tokens import Tokens
@@ -108,6 +109,8 @@ class Planner:
         if self.sharded:
             plan = in_step(plan)
         if not self.idle:
+            if self._by_default and self.call.labels is None:
+                check_labelled(plan, batch)
             if self._by_default and self.exit.default_score != "loss":
                 self.score = plan.default_score()
             plan = plan.for_score(self.score, self.model, probe)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.model import parts
-from sifting.model.by_sample import check_reduced
+from sifting.model.by_sample import check_reduced, reduced_losses
 from sifting.model.call import logits_of, loss_of
 from sifting.model.matching import tolerances
 from sifting.model.objective import GIVEN
@@ -191,7 +191,11 @@ def verify(plan: Plan, model: nn.Module, piece: Any) -> None:
         model: whose loss it is held against.
         piece: of `to_verify`.
     """
-    output = plan.call.run(model, piece, with_labels=True)
+    try:
+        output = plan.call.run(model, piece, with_labels=True)
+    except IndexError:  # a label of no class, where nothing says what the classes are
+        reduced_losses(plan.call, model, piece)  # names its row
+        raise
     own = loss_of(output)
     if own is None:
         return

@@ -81,4 +81,12 @@ def _classes(plan: Plan, batch: Any) -> list[tuple[str, Tensor, Tensor, int]]:
         flat_BX = flat_BX.reshape(len(values), -1).long()
         mask_BX = (flat_BX >= 0) & (flat_BX < classes) & (flat_BX != part.ignore)
         found.append((str(part.labels), flat_BX, mask_BX, classes))
+    if (
+        plan.kind == "model" and not plan.parts
+    ):  # nothing says which logits, so any number may be a class
+        for name, values in labels.items():
+            if not values.is_floating_point():
+                flat_BX = values.reshape(len(values), -1).long()
+                mask_BX = (flat_BX >= 0) & (flat_BX < MOST_CLASSES)
+                found.append((name, flat_BX, mask_BX, MOST_CLASSES))
     return found

@@ -200,8 +200,17 @@ def _check_usual(
             )
         raise ValueError(
             f"{described({name: labels[name]})}: these are not classes, so cross-entropy does not "
-            "apply: pass loss_fn=nn.MSELoss(), nn.BCEWithLogitsLoss() or your own"
+            f"apply: {_remedy(labels)}"
         )
+
+
+def _remedy(labels: dict[str, Tensor]) -> str:
+    if len(labels) == 1:
+        return "pass loss_fn=nn.MSELoss(), nn.BCEWithLogitsLoss() or your own"
+    return (
+        "there are several labels, so pass losses=lambda model, batch: … that returns one loss a sample, the "
+        "sum of its terms with reduction='none'"
+    )
 
 
 def _with_labels(call: Call, model: nn.Module, batch: Any, rows: Tensor | None) -> Any:

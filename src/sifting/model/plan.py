@@ -134,8 +134,8 @@ class Plan:
             if len(found.logits) != 1 or len(call.labels_of(batch)) != 1:
                 raise ValueError(
                     f"loss_fn needs one output and one set of labels; the model gives {sorted(found.logits)} "
-                    f"and the batch {sorted(call.labels_of(batch))}: pass forward= and labels= that return "
-                    "one each"
+                    f"and the batch {sorted(call.labels_of(batch))}: pass losses=lambda model, batch: … for "
+                    "the sum of several, or forward= and labels= that return one each"
                 )
             (logits,), (labels,) = found.logits.values(), call.labels_of(batch).values()
             loss_fn.check(logits, labels.to(logits.device))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from sifting.data.tree import describe
 from sifting.model.parts import Part, Score, rows_of
 from sifting.selection import scores
 from sifting.selection.tokens import MeanOfTokens
@@ -44,6 +45,20 @@ def check_score(score: Score, parts: Sequence[Part], *, from_parts: bool) -> Non
     if score != "loss" and bare:
         raise ValueError(
             f"score={score!r} needs class logits, but the objective is {bare[0]}: use score='loss'"
+        )
+
+
+def check_labelled(plan: Plan, batch: Any) -> None:
+    """Raise where a score that nobody named would be the entropy of outputs that nobody explained.
+
+    A batch without labels may be one whose labels are not found, or of a model without classes: the
+    entropy of a reconstruction is a number, and means nothing.
+    """
+    if plan.kind == "parts" and plan.parts and all(part.labels is None for part in plan.parts):
+        raise ValueError(
+            f"no labels are found in the batch ({describe(batch)}), and the model gives no loss, so nothing says "
+            "what is trained: pass labels=lambda batch: … where they are in it, losses=lambda model, batch: … "
+            "that returns one loss a sample, or score='entropy' where the outputs are logits of classes"
         )
 
 

@@ -6,6 +6,7 @@ The model's own loss is then not what is trained, though it still gives one.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -15,6 +16,9 @@ from torch import Tensor, nn
 
 from sifting.model.by_sample import Losses
 from sifting.model.parts import IGNORE
+
+CLOSE = 1e-4  # relative difference of two reductions of the same losses: untrained, all are nearly alike
+CLOSE_HALF = 2e-2  # the same, of losses in half precision
 
 
 def trainer_losses(trainer: Any) -> Losses | None:
@@ -59,7 +63,34 @@ def _losses(
             values.append(torch.zeros((), device=label.device))  # nothing to learn
             continue
         values.append(function(one, label).float().reshape(()))
-    return torch.stack([value.to(values[0].device) for value in values])
+    values_B = torch.stack([value.to(values[0].device) for value in values])
+    _check_sum(function(output, labels), values_B, labels)
+    return values_B
+
+
+def _check_sum(whole: Tensor, values_B: Tensor, labels: Tensor) -> None:
+    """Raise where the loss of a batch is neither mean nor sum of its samples': weights of classes cancel
+    in a mean over one sample, and a contrastive loss has nothing to compare with there.
+    """
+    ways = [values_B.mean(), values_B.sum()]
+    if not labels.is_floating_point() and labels.ndim > 1:
+        for used in (labels, labels[:, 1:]):
+            count_B = (used != IGNORE).flatten(1).sum(dim=1).to(values_B)
+            ways.append((values_B * count_B).sum() / count_B.sum().clamp_min(1))
+    elif not labels.is_floating_point():
+        ways.append(values_B[labels.to(values_B.device) != IGNORE].mean())
+    value, half = float(whole), whole.dtype in (torch.float16, torch.bfloat16)
+    close = CLOSE_HALF if half else CLOSE
+    if not math.isfinite(value) or not bool(values_B.isfinite().all()):
+        return  # what is broken is said of the scores
+    if any(math.isclose(float(way), value, rel_tol=close, abs_tol=1e-6) for way in ways):
+        return
+    raise ValueError(
+        f"the Trainer's loss of {len(values_B)} samples is {value:.4g}, and {float(values_B.mean()):.4g} on "
+        "average for them one by one: it weighs or compares them with one another (class weights, contrast), so "
+        "their own losses cannot be taken from it. Pass sift={'loss_fn': nn.CrossEntropyLoss(weight=…)}, the loss "
+        "of logits and labels, or sift={'losses': lambda model, batch: …}, which returns one loss a sample"
+    )
 
 
 def _row(output: Any, row: int, size: int) -> Any:
