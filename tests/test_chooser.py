@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter
@@ -27,7 +28,7 @@ READS = (
     *(torch.masked_select, Tensor.unique, torch.unique, Tensor.equal, torch.equal),
     *(torch.allclose, Tensor.allclose),
 )
-LEAVES = (Tensor.cpu, Tensor.tolist, Tensor.item, Tensor.numpy)
+WORDS = 1200  # a vocabulary: classes by the dozen are looked at one by one as they come
 
 
 class OnDevice(Tensor):
@@ -47,32 +48,86 @@ class OnDevice(Tensor):
         return found.as_subclass(Tensor) if func is Tensor.cpu else found
 
 
-def waits(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Counter[str], Counter[str]]:
+def counted(
+    monkeypatch: pytest.MonkeyPatch,
+    sifter: Sifter,
+    loader: Any,
+    loss: Callable[[Any], Tensor],
+) -> tuple[Counter[str], Counter[str]]:
     """Waits of one step, of the loop and of the thread beside it: from one batch to the next."""
     moved = Scorer.moved
 
     def pretend(self: Scorer, batch: Any) -> Any:
-        x, y = moved(self, batch)
-        return x.as_subclass(OnDevice), y.as_subclass(OnDevice)
+        found = moved(self, batch)
+        if isinstance(found, dict):
+            return {name: value.as_subclass(OnDevice) for name, value in found.items()}
+        return tuple(value.as_subclass(OnDevice) for value in found)
 
     monkeypatch.setattr(Scorer, "moved", pretend)
-    torch.manual_seed(0)
-    data = TensorDataset(torch.randn(64, 8), torch.randint(0, 5, (64,)))
-    net = Net()
-    sifter = Sifter(net, audit_every=0, **options)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for step, (x, y) in enumerate(sifter(DataLoader(data, 8))):
+    optimizer = torch.optim.SGD(sifter.model.parameters(), lr=0.1)
+    for step, batch in enumerate(sifter(loader)):
         sifter.wait()
         if step == 6:
             break
         OnDevice.waits.clear()
         sifter.observer._compares = False  # of its own: some steps of the first 256
-        F.cross_entropy(net(x), y).backward()
+        loss(batch).backward()
         optimizer.step()
+    else:
+        raise AssertionError("the loader ended before the step that is looked at")
     loop, beside = Counter[str](), Counter[str]()
     for (thread, name), count in OnDevice.waits.items():
         (beside if thread == "sifting" else loop)[name] += count
     return loop, beside
+
+
+def waits(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[Counter[str], Counter[str]]:
+    """Those of a classifier."""
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(64, 8), torch.randint(0, 5, (64,)))
+    net = Net()
+    sifter = Sifter(net, audit_every=0, **options)
+    return counted(
+        monkeypatch, sifter, DataLoader(data, 8), lambda b: F.cross_entropy(net(b[0]), b[1])
+    )
+
+
+class Reader(nn.Module):
+    """A causal language model without anything of its own that a device would be asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(WORDS, 16)
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+        self.head = nn.Linear(16, WORDS)
+
+    def forward(
+        self, input_ids: Tensor, labels: Tensor | None = None, position_ids: Tensor | None = None
+    ) -> SimpleNamespace:
+        hidden = self.embed(input_ids)
+        for block in self.blocks:
+            hidden = hidden + block(hidden).tanh()
+        logits = self.head(hidden)
+        loss = None
+        if labels is not None:
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return SimpleNamespace(loss=loss, logits=logits)
+
+
+def read(
+    monkeypatch: pytest.MonkeyPatch, *, packed: bool, **options: Any
+) -> tuple[Counter[str], Counter[str]]:
+    """Those of a language model, of which a part of the tokens is labelled."""
+    torch.manual_seed(0)
+    model, batches = Reader(), []
+    for _ in range(16):
+        ids = torch.randint(0, WORDS, (1, 36) if packed else (8, 12))
+        batch = {"input_ids": ids, "labels": torch.where(torch.rand(ids.shape) < 0.7, ids, -100)}
+        if packed:
+            batch["position_ids"] = torch.cat([torch.arange(n) for n in (7, 12, 9, 8)])[None]
+        batches.append(batch)
+    sifter = Sifter(model, audit_every=0, **options)
+    return counted(monkeypatch, sifter, batches, lambda batch: model(**batch).loss)
 
 
 @pytest.mark.parametrize(
@@ -90,5 +145,30 @@ def test_beside_the_step_the_loop_never_waits(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, beside = waits(monkeypatch, ahead=1, **options)
+    assert loop == {}
+    assert beside == {"cpu": 1}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"exit": 1, "score": "loss"},
+        {"exit": "tuned"},
+        {"exit": "last", "tokens": "hardest"},
+        {"exit": 1, "rows": 3},
+        {"exit": "tuned", "rows": "labelled"},
+        {"exit": 1, "view": 8},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("packed", [False, True], ids=["rows", "packed"])
+def test_where_labels_are_is_not_asked_of_the_device(
+    options: dict[str, Any], packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if packed and "view" in options:  # of packed rows is refused
+        options = {"exit": 1, "score": "entropy"}
+    loop, _ = read(monkeypatch, packed=packed, **options)
+    assert loop == {"cpu": 1}
+    loop, beside = read(monkeypatch, packed=packed, ahead=1, **options)
     assert loop == {}
     assert beside == {"cpu": 1}

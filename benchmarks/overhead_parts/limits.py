@@ -47,7 +47,9 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--batch", type=int, default=8, help="n of BERT-base; a quarter at length 512"
     )
-    parser.add_argument("--updates", type=int, default=600, help="that models learn before ranking")
+    parser.add_argument(
+        "--updates", type=int, default=1500, help="that models learn before ranking"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer cases of BERT-base")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("SIFT_DATA", "data")))
     parser.add_argument("--json", type=Path, default=RESULTS / "limits.json")

@@ -13,7 +13,7 @@ import numpy as np
 
 from sifting import files
 from sifting.bench import protocol
-from sifting.bench.running import FORMAT, NAME
+from sifting.bench.running import ADVICE, FORMAT, NAME
 from sifting.training.run_folder import Run, RunError, read_run
 from sifting.verdict import judge
 from sifting.verdict.curves import curve_of
@@ -113,9 +113,18 @@ def result_of(folder: Path) -> dict[str, Any] | None:
             "quality": {
                 arm: quality for arm, of_arm in by_arm.items() if (quality := _quality(of_arm))
             },
+            "advice": _advice(folder / ADVICE),
         }
     )
     return found
+
+
+def _advice(path: Path) -> dict[str, Any] | None:
+    """What was predicted: savings by arm, and the sentence; None where nobody asked."""
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return {"arms": found["arms"], "pays": found["pays"], "sentence": found["sentence"]}
 
 
 def _figures(arm: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,23 +205,34 @@ def _curve(runs: Sequence[Run]) -> dict[str, list[float]]:
 def _quality(runs: Sequence[Run]) -> dict[str, Any]:
     """What the audits said over training, in four parts of the run: means over seeds.
 
-    Whatever the log has of an arm's choices is kept: ρ_approx, recall, and what judges add.
+    Whatever the log has of an arm's choices is kept: ρ_approx, recall, and what an autopilot knew when
+    it decided.
     """
     if runs[0].config.get("selector") is None:
         return {}
     parts: dict[str, list[list[float]]] = {}
     for run in runs:
-        lines = [line for line in run.metrics if line["kind"] == "train" and line.get("selection")]
-        last = max((line["step"] for line in lines), default=0)
-        for line in lines:
-            place = min(3, 4 * line["step"] // (last + 1))
-            for name, value in line["selection"].items():
+        lines = [(line["step"], found) for line in run.metrics if (found := _choice(line))]
+        last = max((step for step, _ in lines), default=0)
+        for step, found in lines:
+            place = min(3, 4 * step // (last + 1))
+            for name, value in found.items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     parts.setdefault(name, [[] for _ in range(4)])[place].append(float(value))
     return {
         name: [statistics.fmean(values) if values else None for values in places]
         for name, places in parts.items()
     }
+
+
+def _choice(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a line of the log says of choices: an audit, or an autopilot's word on one in two."""
+    if line["kind"] == "train":
+        return line.get("selection") or {}
+    halves = [one for one in line.get("judged", ()) if one.get("ratio") == 2]
+    known: Mapping[str, Any] = max(halves, key=lambda one: "share" in one, default={})
+    names = {"kept_loss": "kept_loss", "agreement": "agreement", "share": "learning_share"}
+    return {name: known[key] for key, name in names.items() if key in known}
 
 
 def rounded(value: Any) -> Any:

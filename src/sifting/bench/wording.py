@@ -172,6 +172,7 @@ SHOWN = {
     "rho_approx": "ρ_approx",
     "kept_loss": "μ, the share of the loss that is kept",
     "agreement": "agreement of gradients",
+    "learning_share": "learning share ν",
     "recall": "recall",
 }
 

@@ -314,7 +314,7 @@ class Beside:
         with scorer.busy(), context.open():
             moved = scorer.moved(batch)
             scores_B = scorer.scored(
-                plan, moved, learn=learn, exit=exit, model=model, economy=economy
+                plan, moved, learn=learn, host=batch, exit=exit, model=model, economy=economy
             )
             # read here, where nobody waits for it but this thread
             return scores_B.float().cpu(), exit.unlearned()

@@ -19,7 +19,7 @@ from sifting.model.parts import row_scores
 from sifting.model.plan import Plan, custom_scores
 from sifting.model.stack import Stack
 from sifting.parallel.detect import sharded
-from sifting.selection.tokens import SumOfTokens, weighed
+from sifting.selection.tokens import SumOfTokens
 
 
 class Examined(NamedTuple):
@@ -166,6 +166,8 @@ def _exact(
         losses_B = plan.score(part, found, labels, "loss")
         return losses_B, losses_B
     values_N = row_scores(found, "loss", width=plan.width(part, found))
-    where = (values_N, found.mask_BT, found.documents_BT)
-    whole_B, sums_B = weighed(*where, plan.tokens), weighed(*where, SumOfTokens())
+    whole_B, sums_B = (
+        found.weighed(values_N, plan.tokens),
+        found.weighed(values_N, SumOfTokens()),
+    )
     return part.weight * whole_B, part.weight * sums_B

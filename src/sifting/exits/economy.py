@@ -20,7 +20,14 @@ from sifting.measure.stopwatch import now
 from sifting.model.call import Call
 from sifting.model.objective import Score
 from sifting.model.plan import Plan
-from sifting.model.sampling import RowCount, check_count, check_sampled, sampled
+from sifting.model.sampling import (
+    RowCount,
+    check_count,
+    check_sampled,
+    located,
+    positional,
+    sampled,
+)
 from sifting.model.viewing import View, ViewSize, check_seen
 from sifting.plain import Plain
 
@@ -120,9 +127,18 @@ class Economy:
                 "size, an earlier exit, or leave view= out"
             ) from error
 
-    def chosen(self, plan: Plan, seen: Any) -> Plan:
-        """The plan for one batch, with its positions drawn."""
-        return plan if self.rows is None else sampled(plan, seen, self.rows, self._drawn)
+    def placed(self, plan: Plan, call: Call, batch: Any, host: Any) -> tuple[Plan, Any]:
+        """The plan for one batch, with its positions drawn and looked up, and what is seen of the batch.
+
+        Args:
+            host: the same batch where it can be looked into without waiting for a device.
+        """
+        seen = self.viewed(call, batch)
+        if not positional(plan):
+            return plan, seen
+        told = seen if host is batch else self.viewed(call, host)
+        drawn = plan if self.rows is None else sampled(plan, told, self.rows, self._drawn)
+        return located(drawn, told), seen
 
     @contextmanager
     def drawing(self, *, advance: bool) -> Iterator[None]:

@@ -97,10 +97,10 @@ def score_rows(
     assert head is not None
     assert rows.labels_BT is not None
     if study:
-        chosen = rows.mask_BT.nonzero()
+        places = rows.located()
         # evenly spaced rather than drawn: no random stream is touched
-        stride = -(-len(chosen) // study) or 1
-        b, t = chosen[::stride].unbind(dim=1)
+        stride = -(-len(places.b_N) // study) or 1
+        b, t = places.b_N[::stride], places.t_N[::stride]
         inputs_NH, labels_N = rows.inputs_BTH[b, t], rows.labels_BT[b, t]
 
         def objective() -> tuple[Tensor, Tensor | float]:

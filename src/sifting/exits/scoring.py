@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.data.stream import plain_indices
-from sifting.exits.auto import AutoExit
+from sifting.exits.auto import PREDICTED, AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit, Examined
@@ -27,6 +27,7 @@ from sifting.model.no_trace import no_trace
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan
 from sifting.model.replica import changing_hooks
+from sifting.model.sampling import located
 from sifting.parallel.detect import first_rank, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.rng import StreamWatch
@@ -133,7 +134,8 @@ class Scorer(Planner):
                 if self.reuse is not None and learn:
                     stack.enter_context(self.reuse.watching(moved))
                 streams = StreamWatch(self.device) if proves else None
-                scores_B = self.scored(plan, moved, learn=learn)
+                scores_B = self.scored(plan, moved, learn=learn, host=batch)
+                scores_B = self.exit.refined(plan, self.model, moved, scores_B, ids)
                 random = streams is not None and streams.drawn
             if proves:
                 assert beside is not None
@@ -151,6 +153,7 @@ class Scorer(Planner):
         batch: Any,
         *,
         learn: bool,
+        host: Any = None,
         exit: Exit | None = None,
         model: nn.Module | None = None,
         economy: Economy | None = None,
@@ -158,20 +161,23 @@ class Scorer(Planner):
         """Scores of a batch at the exit, piece by piece.
 
         Args:
+            host: the same batch before it was moved, where what is in it can be asked without waiting.
             exit, model, economy: those of a copy of the model, whose positions are drawn already.
         """
+        host = batch if host is None else host
         with nullcontext() if economy is not None else self.economy.drawing(advance=learn):
             found = [
-                self._at_exit(plan, piece, self.score, learn, exit, model, economy)
-                for piece in self.pieces(batch)
+                self._at_exit(plan, piece, told, self.score, learn, exit, model, economy)
+                for piece, told in self._told_pieces(batch, host)
             ]
-        check_count(self.call.samples, batch, sum(map(len, found)))
+        check_count(self.call.samples, host, sum(map(len, found)))
         return torch.cat(found)
 
     def _at_exit(
         self,
         plan: Plan,
         batch: Any,
+        host: Any,
         score: Score,
         learn: bool,
         exit: Exit | None = None,
@@ -180,9 +186,9 @@ class Scorer(Planner):
     ) -> Tensor:
         """Scores of some samples by as much of them as is looked at."""
         exit, economy = exit or self.exit, economy or self.economy
-        seen = economy.viewed(self.call, batch)
+        chosen, seen = economy.placed(plan, self.call, batch, host)
         with economy.lowered(self.device):
-            return exit.score(economy.chosen(plan, seen), model or self.model, seen, score, learn)
+            return exit.score(chosen, model or self.model, seen, score, learn)
 
     def _measure_precision(self, plan: Plan, batch: Any) -> None:
         """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
@@ -214,11 +220,35 @@ class Scorer(Planner):
             if plan is None:
                 return {}
             economy = self.economy
-            seen = economy.viewed(self.call, moved)
             with economy.drawing(advance=learn), economy.lowered(self.device):
+                chosen, seen = economy.placed(plan, self.call, moved, batch)
                 return self.exit.scores_of_all(
-                    economy.chosen(plan, seen), self.model, seen, self.score, learn=learn, ids=ids
+                    chosen, self.model, seen, self.score, learn=learn, ids=ids
                 )
+
+    def predict(
+        self,
+        batch: Any,
+        scores: Mapping[str, Tensor],
+        ids: Sequence[Any] | None,
+        *,
+        note: bool = True,
+    ) -> dict[str, Tensor]:
+        """What the autopilot's predictor says of a batch that was rehearsed, by its name.
+
+        Args:
+            scores: that rehearsing it gave.
+            ids: of its samples, where they are known.
+            note: whether its exact losses will be learned from.
+        """
+        assert isinstance(self.exit, AutoExit)
+        scores_B = scores.get(self.exit.looks)
+        if scores_B is None or self.plan is None or batch is None:
+            return {}
+        moved = self.moved(batch)
+        with torch.no_grad():
+            found_B = self.exit.predicted(self.plan, self.model, moved, scores_B, ids, note=note)
+        return {} if found_B is None else {PREDICTED: found_B}
 
     def examine(
         self, batch: Any, *, early: bool, ids: Sequence[Any] | None = None
@@ -237,7 +267,7 @@ class Scorer(Planner):
             with self.economy.drawing(advance=False):
                 for piece in self.pieces(moved):
                     exact = self._exact.examine(plan, self.model, piece)
-                    early_B = self._at_exit(plan, piece, "loss", False) if early else None
+                    early_B = self._at_exit(plan, piece, piece, "loss", False) if early else None
                     found.append(exact._replace(early=early_B))
             if self.reference is not None:
                 found = take_off(found, self.reference.losses(plan, self.model, moved, ids))
@@ -262,7 +292,7 @@ class Scorer(Planner):
         some = samples.take(batch, torch.arange(min(size, 2)), size=size)
         if self.exit.runs:
             with self.economy.naming(), self.economy.drawing(advance=False):
-                self._at_exit(plan, some, self.score, False)
+                self._at_exit(plan, some, some, self.score, False)
         if all(part.labels is not None for part in plan.parts):
             self._exact.examine(plan, self.model, some)
 
@@ -271,7 +301,7 @@ class Scorer(Planner):
         if self.plan is None:
             return None
         with torch.no_grad():
-            return self.plan.trusting(batch).losses(output, self.moved(batch))
+            return located(self.plan.trusting(batch), batch).losses(output, self.moved(batch))
 
     def note_autocast(self) -> None:
         """Remember the autocast that is open now, in the user's training forward."""
@@ -287,6 +317,13 @@ class Scorer(Planner):
     def pieces(self, batch: Any) -> list[Any]:
         samples = self.call.samples
         return samples.split(batch, self.batch_size or samples.size(batch))
+
+    def _told_pieces(self, batch: Any, host: Any) -> list[tuple[Any, Any]]:
+        """The pieces of a batch, each with what it is on the host."""
+        told = self.pieces(host)
+        if len(told) == 1:
+            return [(batch, host)]
+        return list(zip(told if host is batch else self.pieces(batch), told, strict=True))
 
     @contextmanager
     def _pass(self) -> Iterator[None]:

@@ -75,10 +75,9 @@ class Way:
     def score(
         self, plan: Plan, model: nn.Module, batch: Any, score: Score, *, learn: bool
     ) -> Tensor:
-        seen = self.economy.viewed(plan.call, batch)
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         with self.economy.drawing(advance=learn), self.economy.lowered(device):
-            chosen = self.economy.chosen(plan, seen)
+            chosen, seen = self.economy.placed(plan, plan.call, batch, batch)
             return self.exit.score(chosen, model, seen, score, learn)
 
 

@@ -217,7 +217,7 @@ def _restricted(
     def some(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.ndim != 3 or tuple(value.shape[:2]) != shape:
             return value
-        return value.flatten(0, 1)[index_N.to(value.device)][None]
+        return value.flatten(0, 1)[index_N.to(value.device, non_blocking=True)][None]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         given = [some(value) for value in args]
@@ -233,7 +233,7 @@ def _restricted(
             return forward(*args, **kwargs)
         note()
         whole = output.new_full((shape[0] * shape[1], output.shape[-1]), fill)
-        whole[index_N.to(output.device)] = output[0]
+        whole[index_N.to(output.device, non_blocking=True)] = output[0]
         return whole.view(*shape, -1)
 
     return run

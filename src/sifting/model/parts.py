@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sifting.model.positions import Places
 from sifting.selection import scores
 from sifting.selection.tokens import MEAN, MeanOfTokens, Tokens, weighed
 
@@ -68,6 +69,15 @@ class Part:
         labels_BT = labels.reshape(len(labels), -1)
         return labels_BT[:, self.shift :] != self.ignore
 
+    def count(self, labels: Tensor) -> int:
+        """How many of these labels its mean over a batch is taken over, up to a constant factor.
+
+        >>> Part("logits", "labels", "classes").count(torch.tensor([[7, -100, 4], [2, -100, -100]]))
+        3
+        """
+        hard = self.has_classes and self.kind != "soft"
+        return int(self.labelled(labels).sum()) if hard else len(labels)
+
     def __str__(self) -> str:
         if self.labels is None:
             return f"{self.logits} → no labels"
@@ -91,6 +101,7 @@ class Rows:
         labels_BT: the label of each position, or class probabilities of shape BTC.
         documents_BT: where rows hold several samples each, which of them a position belongs to; −1
             for none.
+        places: the same positions, where they were looked up already.
     """
 
     inputs_BTH: Tensor
@@ -98,6 +109,23 @@ class Rows:
     labels_BT: Tensor | None
     head: Callable[[Tensor], Tensor] | None = None
     documents_BT: Tensor | None = None
+    places: Places | None = None
+
+    def located(self) -> Places:
+        """The positions that count; a device is asked for them only where they are not known."""
+        if self.places is not None:
+            return self.places
+        return Places.of(self.mask_BT)
+
+    def among(self, places: Places) -> Rows:
+        """The same with these positions."""
+        here = places.to(self.mask_BT)
+        return replace(self, mask_BT=here.mask_BT, documents_BT=here.documents_BT, places=here)
+
+    def weighed(self, scores_N: Tensor, tokens: Tokens = MEAN) -> Tensor:
+        """One score of each sample from those of its positions."""
+        layout = None if self.places is None else self.places.layout
+        return weighed(scores_N, self.mask_BT, self.documents_BT, tokens, layout=layout)
 
     def chunks(self, width: int | None = None) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Logits and labels of the positions that count, some rows at a time.
@@ -106,7 +134,8 @@ class Rows:
             width: number of classes, where it cannot be read off the inputs.
         """
         rows = max(1, CHUNK // max(1, width or self.inputs_BTH.shape[-1]))
-        b_N, t_N = self.mask_BT.nonzero(as_tuple=True)
+        places = self.located()
+        b_N, t_N = places.b_N, places.t_N
         for start in range(0, len(b_N), rows):
             b, t = b_N[start : start + rows], t_N[start : start + rows]
             piece = self.inputs_BTH[b, t]
@@ -211,7 +240,7 @@ def score_rows(
         and isinstance(tokens, MeanOfTokens)
     ):
         return _one_each(rows, scores.BY_NAME[score])
-    return weighed(row_scores(rows, score, width=width), rows.mask_BT, rows.documents_BT, tokens)
+    return rows.weighed(row_scores(rows, score, width=width), tokens)
 
 
 def row_scores(rows: Rows, score: Score, *, width: int | None = None) -> Tensor:
@@ -252,6 +281,27 @@ def unpadded(rows: Rows, mask: Tensor | None) -> Rows:
     if rows.labels_BT is not None or mask is None or mask.shape != rows.mask_BT.shape:
         return rows
     return replace(rows, mask_BT=mask.bool())
+
+
+def of_documents(part: Part, rows: Rows, documents_BT: Tensor | None) -> Rows:
+    """Positions of packed rows by the samples that they belong to, those of none left out.
+
+    Args:
+        part: the term that they are predictions of.
+        rows: the positions.
+        documents_BT: the sample of each position; None where rows are samples.
+    """
+    if documents_BT is None:
+        return rows
+    documents_BT = documents_BT[:, part.shift :].to(rows.mask_BT.device)
+    if documents_BT.shape != rows.mask_BT.shape:
+        raise ValueError(
+            f"the batch is packed ({int(documents_BT.max()) + 1} documents in {len(documents_BT)} rows), "
+            f"and {part} has no prediction for each token, so documents cannot be scored: pass "
+            "losses=lambda model, batch: … that returns one loss a document"
+        )
+    mask_BT = rows.mask_BT & (documents_BT >= 0)
+    return replace(rows, mask_BT=mask_BT, documents_BT=documents_BT)
 
 
 def part_losses(part: Part, logits: Tensor, labels: Tensor) -> Tensor:

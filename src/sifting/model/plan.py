@@ -25,7 +25,8 @@ from sifting.model.objective import (
     rows_of,
     score_rows,
 )
-from sifting.model.parts import IGNORE, unpadded
+from sifting.model.parts import IGNORE, of_documents, unpadded
+from sifting.model.positions import Places
 from sifting.model.probing import probe_rows, signature
 from sifting.model.score_functions import (
     check_score,
@@ -71,6 +72,7 @@ class Plan:
         tokens: how a sample's positions make its score, and its loss.
         rows: how many labelled positions of a sample are scored; None for what is usual.
         chosen: in one batch, the positions of each part that are.
+        places: in one batch, the positions of each part that count, where they were looked up.
         trusts: whether labels were checked already, on the host, where nothing has to be waited for.
     """
 
@@ -86,6 +88,7 @@ class Plan:
     tokens: Tokens = MEAN
     rows: int | str | None = None
     chosen: dict[Part, Tensor] = field(default_factory=dict)
+    places: dict[Part, Places] = field(default_factory=dict)
     trusts: bool = False
 
     @classmethod
@@ -279,25 +282,16 @@ class Plan:
 
     def of_samples(self, part: Part, rows: Rows, batch: Any) -> Rows:
         """Positions by the samples that they belong to, those of padding left out."""
-        rows = self._of_samples(part, rows, batch)
+        known = self.places.get(part)
+        if known is not None and known.mask_BT.shape == rows.mask_BT.shape:
+            return rows.among(known)
+        rows = of_documents(
+            part, unpadded(rows, mask_of(batch)), self.call.samples.documents(batch)
+        )
         chosen_BT = self.chosen.get(part)
         if chosen_BT is None:
             return rows
         return replace(rows, mask_BT=rows.mask_BT & chosen_BT.to(rows.mask_BT.device))
-
-    def _of_samples(self, part: Part, rows: Rows, batch: Any) -> Rows:
-        documents_BT = self.call.samples.documents(batch)
-        if documents_BT is None:
-            return unpadded(rows, mask_of(batch))
-        documents_BT = documents_BT[:, part.shift :].to(rows.mask_BT.device)
-        if documents_BT.shape != rows.mask_BT.shape:
-            raise ValueError(
-                f"the batch is packed ({int(documents_BT.max()) + 1} documents in {len(documents_BT)} rows), "
-                f"and {part} has no prediction for each token, so documents cannot be scored: pass "
-                "losses=lambda model, batch: … that returns one loss a document"
-            )
-        mask_BT = rows.mask_BT & (documents_BT >= 0)
-        return replace(rows, mask_BT=mask_BT, documents_BT=documents_BT)
 
     def score(
         self, part: Part, found: Rows | Tensor, labels: Tensor | None, score: Score

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sifting.model.objective import Part, Score
 from sifting.model.plan import Plan
+from sifting.model.positions import Places
 
 RowCount = int | Literal["labelled"]
 LABELLED = "labelled"
@@ -31,7 +32,7 @@ def check_count(rows: object) -> None:
 
 def check_sampled(plan: Plan, rows: RowCount, score: Score) -> None:
     """Raise where a model has no labelled positions to sample from."""
-    if not any(_many(plan, part) for part in plan.parts):
+    if not positional(plan):
         raise ValueError(
             f"rows={rows!r} is of labelled positions, and this model makes one prediction a sample "
             f"({plan.describe()}): leave rows= out; view= shows less of each sample"
@@ -104,6 +105,36 @@ def stratified(
     found_BT = torch.zeros_like(mask_BT)
     found_BT[b_N[picked_N], t_N[picked_N]] = True
     return found_BT
+
+
+def located(plan: Plan, batch: Any) -> Plan:
+    """The plan for one batch, its scored positions looked up where the batch is.
+
+    Args:
+        plan: how the model is scored, with the positions that were drawn, if any.
+        batch: what is scored, best as it was before it went to a device: nothing is waited for.
+    """
+    parts = [part for part in plan.parts if part.labels is not None and _many(plan, part)]
+    documents_BT = plan.call.samples.documents(batch) if parts else None
+    places = {}
+    for part in parts:
+        labels = plan.labels_for(part, batch)
+        assert labels is not None
+        mask_BT, theirs_BT = part.labelled(labels), None
+        if documents_BT is not None:
+            theirs_BT = documents_BT[:, part.shift :].to(mask_BT.device)
+            if theirs_BT.shape != mask_BT.shape:
+                continue  # it is said where they are scored
+            mask_BT &= theirs_BT >= 0
+        if part in plan.chosen:
+            mask_BT &= plan.chosen[part].to(mask_BT.device)
+        places[part] = Places.of(mask_BT, theirs_BT)
+    return replace(plan, places=places) if places else plan
+
+
+def positional(plan: Plan) -> bool:
+    """Whether a model predicts a class at each of several positions."""
+    return any(_many(plan, part) for part in plan.parts)
 
 
 def _many(plan: Plan, part: Part) -> bool:

@@ -85,7 +85,13 @@ BY_NAME: dict[str, RowScore] = {
 NEEDS_LABELS = frozenset({"loss", "grad_norm"})
 
 
-def mean_where(scores_N: Tensor, mask_BT: Tensor, documents_BT: Tensor | None = None) -> Tensor:
+def mean_where(
+    scores_N: Tensor,
+    mask_BT: Tensor,
+    documents_BT: Tensor | None = None,
+    *,
+    count: int | None = None,
+) -> Tensor:
     """Mean of each sample's row scores; a sample without rows scores 0, the lowest there is.
 
     >>> mean_where(torch.tensor([1.0, 3.0, 5.0]), torch.tensor([[1, 1], [0, 0], [0, 1]]).bool())
@@ -97,11 +103,13 @@ def mean_where(scores_N: Tensor, mask_BT: Tensor, documents_BT: Tensor | None = 
         scores_N: one score for each true entry of the mask, in row-major order.
         mask_BT: which positions of which sample were scored.
         documents_BT: the sample of each position, where a row holds several; −1 for none.
+        count: how many samples those are, where it is known.
     """
     # a dense sum instead of index_add_, whose order of addition varies on CUDA
     scores_BT = scores_N.new_zeros(mask_BT.shape).masked_scatter_(mask_BT, scores_N)
     if documents_BT is None:
         return scores_BT.sum(dim=1) / mask_BT.sum(dim=1).clamp_min(1)
-    numbers_D = torch.arange(int(documents_BT.max()) + 1, device=documents_BT.device)
+    count = int(documents_BT.max()) + 1 if count is None else count
+    numbers_D = torch.arange(count, device=documents_BT.device)
     theirs_DN = (documents_BT.flatten() == numbers_D[:, None]) & mask_BT.flatten()
     return (theirs_DN * scores_BT.flatten()).sum(dim=1) / theirs_DN.sum(dim=1).clamp_min(1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -177,8 +177,47 @@ def find_tokens(tokens: Any) -> Tokens:
     )
 
 
+class Layout(NamedTuple):
+    """Of each scored position, which document it is of and where among those of it that are scored.
+
+    >>> documents_BT = torch.tensor([[0, 0, 1], [1, 2, -1]])
+    >>> found = Layout.of(documents_BT, *(documents_BT >= 0).nonzero(as_tuple=True))
+    >>> found.place_N, found.documents, found.longest
+    (tensor([0, 1, 0, 1, 0]), 3, 2)
+
+    Attributes:
+        number_N, place_N: the two.
+        documents: how many there are.
+        longest: scored positions of the one that has most; 1 where there are none.
+    """
+
+    number_N: Tensor
+    place_N: Tensor
+    documents: int
+    longest: int
+
+    @classmethod
+    def of(cls, documents_BT: Tensor, b_N: Tensor, t_N: Tensor) -> Layout:
+        """Of positions in row-major order, and so by ascending document."""
+        count = int(documents_BT.max()) + 1
+        number_N = documents_BT[b_N, t_N]
+        counts_D = torch.bincount(number_N, minlength=count)
+        starts_D = counts_D.cumsum(0) - counts_D
+        place_N = torch.arange(len(number_N), device=number_N.device) - starts_D[number_N]
+        return cls(number_N, place_N, count, max(1, int(counts_D.max())))
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Layout:
+        """The same with something done to its tensors."""
+        return self._replace(number_N=change(self.number_N), place_N=change(self.place_N))
+
+
 def weighed(
-    scores_N: Tensor, mask_BT: Tensor, documents_BT: Tensor | None, tokens: Tokens = MEAN
+    scores_N: Tensor,
+    mask_BT: Tensor,
+    documents_BT: Tensor | None,
+    tokens: Tokens = MEAN,
+    *,
+    layout: Layout | None = None,
 ) -> Tensor:
     """One score a document from those of its positions.
 
@@ -191,24 +230,24 @@ def weighed(
         mask_BT: which positions of which row were scored.
         documents_BT: the document of each position, where a row holds several; −1 for none.
         tokens: how they are weighed.
+        layout: of those documents, where it is known; else the device is asked, and waited for.
     """
     if isinstance(tokens, MeanOfTokens):
-        return mean_where(scores_N, mask_BT, documents_BT)
-    return tokens.weigh(*by_document(scores_N, mask_BT, documents_BT))
+        count = None if layout is None else layout.documents
+        return mean_where(scores_N, mask_BT, documents_BT, count=count)
+    return tokens.weigh(*by_document(scores_N, mask_BT, documents_BT, layout))
 
 
 def by_document(
-    scores_N: Tensor, mask_BT: Tensor, documents_BT: Tensor | None
+    scores_N: Tensor, mask_BT: Tensor, documents_BT: Tensor | None, layout: Layout | None = None
 ) -> tuple[Tensor, Tensor]:
     """Scores of positions laid out by document, and where there are any."""
     if documents_BT is None:
         return scores_N.new_zeros(mask_BT.shape).masked_scatter_(mask_BT, scores_N), mask_BT
-    count = int(documents_BT.max()) + 1
-    number_N = documents_BT[mask_BT]  # ascending: documents come one after the other
-    counts_D = torch.bincount(number_N, minlength=count)
-    starts_D = counts_D.cumsum(0) - counts_D
-    place_N = torch.arange(len(number_N), device=number_N.device) - starts_D[number_N]
-    longest = int(counts_D.max()) if len(number_N) else 1
-    scores_DT = scores_N.new_zeros(count, longest)
-    scores_DT[number_N, place_N] = scores_N
-    return scores_DT, torch.arange(longest, device=number_N.device) < counts_D[:, None]
+    layout = layout or Layout.of(documents_BT, *mask_BT.nonzero(as_tuple=True))
+    where = (layout.number_N, layout.place_N)
+    scores_DT = scores_N.new_zeros(layout.documents, layout.longest)
+    scores_DT[where] = scores_N
+    mask_DT = torch.zeros_like(scores_DT, dtype=torch.bool)
+    mask_DT[where] = True
+    return scores_DT, mask_DT
