@@ -119,6 +119,27 @@ def spoil(rng: random.Random, path: Path, outside: Path) -> None:
         file.write_text("\n".join(lines) + "\n", errors="replace")
 
 
+def decision(rng: random.Random, step: int) -> dict[str, Any]:
+    """A record of an autopilot, with a value or two that no autopilot has."""
+    known = {"scorer": "past", "ratio": 2, "share": 0.8, "kept_loss": 0.9, "agreement": 1.1}
+    record: dict[str, Any] = {
+        "kind": "decision",
+        "step": step,
+        "ratio": rng.choice([1, 2, 4]),
+        "scorer": "past",
+        "changed": rng.random() < 0.5,
+        "why": rng.choice(TEXTS),
+        "judged": [known],
+    }
+    if rng.random() < 0.3:
+        record |= {"kind": "trial", "difference": 0.1, "error": 0.05, "harms": rng.random() < 0.5}
+    for _ in range(rng.choice([0, 0, 1, 2])):
+        holder, key = place(rng, record)
+        if key != "kind":
+            holder[key] = rng.choice(NUMBERS) if rng.random() < 0.7 else value(rng)
+    return record
+
+
 def build(seed: int, folder: Path) -> Path:
     """A folder of runs, most of them sound, some hostile."""
     rng = random.Random(seed)
@@ -141,6 +162,9 @@ def build(seed: int, folder: Path) -> Path:
                 run = replace(run, config={**run.config, rng.choice(TEXTS): value(rng)})
             if rng.random() < 0.3:
                 run.summary["warnings"] = value(rng)  # type: ignore[index]
+            if rng.random() < 0.3:
+                for at in range(rng.choice([1, 5, 20])):
+                    run.metrics.append(decision(rng, 10 * at))  # type: ignore[attr-defined]
             name = f"{number}-{s} {rng.choice(['<b>', 'x:tent:', chr(27), ''])}"
             path = write(replace(run, path=Path(name)), runs)
             for _ in range(rng.choice([0, 0, 1, 1, 3])):
