@@ -8,7 +8,8 @@ drawn anew: one process alone while the other waits, then two with plain DDP, wi
 each rank, with selection among all candidates, and with fully_shard. A step is timed from when
 both begin to when both are done. Ratios are taken within a round, so that a busy machine slows
 what is compared alike, and the median over rounds is reported with its quartiles. All cases train
-as many sequences on each process; the model is a BERT with fresh weights.
+as many sequences on each process; the model is a BERT with fresh weights. What ranks tell each
+other of a memory is timed by itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import platform
 import random
 import statistics
@@ -36,7 +38,9 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 from transformers import BertConfig, BertForMaskedLM
 
 from sifting import Sifter, __version__
+from sifting.exits.memory import SHARE_EVERY
 from sifting.files import write_json
+from sifting.parallel.ranks import Ranks
 
 RESULTS = Path(__file__).parent / "results"
 VOCABULARY = 4000
@@ -80,7 +84,7 @@ class Case:
         self.args = args
         self.model = wrap(make_model(args))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
-        self.sifter = None
+        self.sifter, self.together = None, settings.get("scope") == "global"
         if settings:
             self.sifter = Sifter(self.model, exit=1, score="loss", audit_every=0, **settings)
         self.moved: list[int] = []
@@ -92,7 +96,7 @@ class Case:
         else:
             selection = self.sifter.select(make_batch(self.args, 2 * n, seed))
             batch = selection.batch
-            if self.sifter.scope == "global":
+            if self.together:
                 self.moved.append(int((selection.indices // (2 * n) != rank).sum()))
         self.model(**batch).loss.backward()
         self.optimizer.step()
@@ -105,6 +109,26 @@ def shard(model: nn.Module) -> nn.Module:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def exchange(args: argparse.Namespace) -> dict[str, float]:
+    """What ranks tell each other of what they have trained, ten steps at a time: bytes and seconds."""
+    ranks = Ranks(lambda: torch.device("cpu"))
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    untold = []
+    for _ in range(SHARE_EVERY):
+        ids_B = torch.randint(10_000_000, (args.batch,), generator=generator).tolist()
+        untold.append((ids_B, torch.rand(args.batch)))
+    seconds = []
+    for _ in range(20):
+        dist.barrier()
+        begin = time.perf_counter()
+        ranks.gather(untold)
+        seconds.append(time.perf_counter() - begin)
+    return {
+        "bytes_of_a_sample": len(pickle.dumps(untold)) / SHARE_EVERY / args.batch,
+        "seconds_of_a_step": statistics.median(seconds) / SHARE_EVERY,
+    }
 
 
 def work(args: argparse.Namespace) -> None:
@@ -138,12 +162,14 @@ def work(args: argparse.Namespace) -> None:
             times[name] = (time.perf_counter() - begin) / args.steps
         if number:
             rounds.append(times)
+    told = exchange(args)
     if rank == 0:
         scored = {
             name: case.sifter.stats().scoring_share for name, case in cases.items() if case.sifter
         }
         moved = statistics.mean(cases["global"].moved)
-        args.out.write_text(json.dumps({"rounds": rounds, "moved": moved, "choosing": scored}))
+        found = {"rounds": rounds, "moved": moved, "choosing": scored, "memory": told}
+        args.out.write_text(json.dumps(found))
     dist.barrier()
     os._exit(0)
 
@@ -175,6 +201,11 @@ def report(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, list[fl
     for name, (low, middle, high) in ratios.items():
         print(f"{name:<52}{middle:>8.3f}  {low:.3f} to {high:.3f}")
     print(f"\nsamples that came from the other rank: {found['moved']:.1f} of {args.batch} a step")
+    told, step = found["memory"], statistics.median(times["ddp"] for times in rounds)
+    print(
+        f"a memory's exchange every {SHARE_EVERY} steps: {told['bytes_of_a_sample']:.0f} bytes a sample that was "
+        f"trained, {told['seconds_of_a_step'] / step:.2%} of a plain step"
+    )
     return ratios
 
 

@@ -260,6 +260,19 @@ def shares() -> str:
     return f"{table}\n\nMade by `python benchmarks/new_samples.py`, one seed."
 
 
+def kept() -> str:
+    """The share of the loss that each of the autopilot's scorers would keep, along a plain run."""
+    lines = []
+    for task, found in read("predictor.json").items():
+        phases = found["phases"]
+        for scorer in sorted({name for phase in phases for name in phase}):
+            shares = [f"{phase[scorer]:.2f}" if scorer in phase else "–" for phase in phases]
+            lines.append([f"`{task}`, {found['updates']:,} updates", f"`{scorer}`", *shares])
+    sixths = [f"{part}/6" for part in range(1, 7)]
+    table = rows(["task", "scorer", *sixths], lines)
+    return f"{table}\n\nMade by `python benchmarks/predictor.py`, one seed."
+
+
 KINDS: dict[str, Callable[..., str]] = {
     make.__name__: make
     for make in (
@@ -273,6 +286,7 @@ KINDS: dict[str, Callable[..., str]] = {
         kinds,
         costs,
         shares,
+        kept,
     )
 }
 MARKER = re.compile(

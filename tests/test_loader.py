@@ -19,6 +19,7 @@ from tests.helpers.loaders import (
     PERMUTED,
     Counted,
     ids,
+    length_of,
     make_loader,
     model,
     seed_everything,
@@ -210,10 +211,30 @@ def nested(x: Tensor, y: Tensor) -> Any:
     return {"deep": [(x, [f"number {int(row[0])}" for row in x])], "y": y, "same": 3.5}
 
 
+def padded(x: Tensor, y: Tensor) -> Any:
+    """Sequences as long as the longest of the batch, whose tokens are the sample's own number."""
+    sizes = [length_of(int(row[0])) for row in x]
+    tokens = torch.full((len(x), max(sizes)), -1)
+    for row, (number, size) in enumerate(zip(x[:, 0].long().tolist(), sizes, strict=True)):
+        tokens[row, :size] = number
+    return {"x": x, "y": y, "tokens": tokens}
+
+
+def check_together(batch: Any, x: Tensor) -> None:
+    """What a collate function has put into a batch is still beside its own sample."""
+    if "deep" in batch:
+        assert batch["deep"][0][1] == [f"number {int(row[0])}" for row in x]
+    elif "tokens" in batch:
+        for number, row in zip(x[:, 0].long().tolist(), batch["tokens"].tolist(), strict=True):
+            assert row[: length_of(number)] == [number] * length_of(number)
+            assert set(row[length_of(number) :]) <= {-1}
+
+
 COLLATES: dict[str, tuple[Any, Any, Any]] = {  # of the batch: how it is made, x, y
     "pair": (pair, lambda batch: batch[0], lambda batch: batch[1]),
     "mapped": (mapped, lambda batch: batch["x"], lambda batch: batch["y"]),
     "nested": (nested, lambda batch: batch["deep"][0][0], lambda batch: batch["y"]),
+    "padded": (padded, lambda batch: batch["x"], lambda batch: batch["y"]),
 }
 ANY: dict[str, Any] = {
     "kind": st.sampled_from(KINDS),
@@ -233,7 +254,7 @@ def test_any_loader_any_ratio_any_interruption(**drawn: Any) -> None:
     check_any(**drawn)
 
 
-@settings(max_examples=4)
+@settings(max_examples=6)
 @given(**{**ANY, "samples": st.integers(4, 16)}, ahead=st.integers(1, 3), both=st.booleans())
 def test_so_it_is_with_any_number_of_workers(ahead: int, both: bool, **drawn: Any) -> None:
     check_any(**drawn, num_workers=1 + both, prefetch_factor=ahead)
@@ -278,8 +299,8 @@ def check_any(
             x, y = x_of(batch), y_of(batch)
             net(x)
             torch.rand(3)
-            if collate == "nested":
-                assert batch["deep"][0][1] == [f"number {int(row[0])}" for row in x]
+            if isinstance(batch, dict):
+                check_together(batch, x)
             found.append(torch.cat([x, y[:, None]], dim=1).tolist())
             if len(found) == stop:
                 break

@@ -238,7 +238,7 @@ class Observer:
         if self.pilot is None or step.rehearsed is None or step is not self.current:
             return
         self.current = replace(step, rehearsed=None)
-        self.pilot.hear(step.rehearsed, losses_B, output, step.members)
+        self.pilot.hear(step.rehearsed, losses_B, output, step.members, step.ids)
 
     def _listen(self, output: Any, step: Step) -> None:
         """Have the gradient of the user's loss noted at the logits, once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sifting
 from sifting.autopilot.pacing import Pacing
+from sifting.training.assemble import assemble
+from sifting.training.config import RunConfig
 from sifting.training.problem import Problem
+from sifting.training.run_folder import RunError
 from tests.helpers import problems
 
 
@@ -107,3 +111,41 @@ def test_batches_of_any_size_are_read_at_the_trained_one() -> None:
 def test_wrong_arguments_are_named(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         sifting.advise(build(), **{"updates": 100, **wrong})
+
+
+def test_it_begins_with_the_checkpoint_of_a_run(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    config = RunConfig(arm="baseline", evaluations=4)
+    run = assemble("problem", config, build(), tmp_path / "run", updates=120)
+    run.advance(60)
+    run.save()
+    weights = [parameter.clone() for parameter in run.task.model.parameters()]
+    run.finish()
+    problem = build()
+    met: list[Any] = []
+    loss = problem.loss
+
+    def first(model: nn.Module, batch: Any) -> torch.Tensor:
+        if not met:
+            met.extend(parameter.detach().clone() for parameter in model.parameters())
+        return loss(model, batch)
+
+    advice = sifting.advise(
+        replace(problem, loss=first), updates=120, effort=2.0, start=tmp_path / "run"
+    )
+    assert all(torch.equal(a, b) for a, b in zip(met, weights, strict=True))
+    assert advice.updates == advice.seen == 60
+    assert any("begun at update 60" in note for note in advice.notes)
+
+
+def test_a_run_that_is_over_or_of_another_model_is_no_beginning(tmp_path: Path) -> None:
+    run = assemble("problem", RunConfig(arm="baseline"), build(), tmp_path / "run", updates=8)
+    run.run()
+    with pytest.raises(ValueError, match="has made 8 updates, and 8 are planned"):
+        sifting.advise(build(), updates=8, start=tmp_path / "run")
+    other = nn.Linear(16, 2)
+    problem = replace(build(), model=other, optimizer=torch.optim.AdamW(other.parameters()))
+    with pytest.raises(RunError, match="nothing can begin with the checkpoint"):
+        sifting.advise(problem, updates=16, start=tmp_path / "run")
+    with pytest.raises(RunError, match="not a run folder"):
+        sifting.advise(build(), updates=16, start=tmp_path / "nowhere")

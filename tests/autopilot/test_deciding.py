@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sifting.autopilot.deciding import AGREES, ENTER, EPSILON, LEAVE, decide
+from sifting.autopilot.deciding import AGREES, ENTER, EPSILON, GAIN, LEAVE, decide
 from sifting.autopilot.options import PLAIN, Decision, Judged, Option
 
 INPUT = Option("input", 2)
@@ -24,7 +24,16 @@ def test_an_option_is_taken_up_at_one_mark_and_dropped_at_a_lower_one() -> None:
 def test_what_costs_more_than_it_gains_is_not_taken() -> None:
     dear = replace(GOOD, speedup=0.97)
     assert decide([dear], PLAIN, held_out=True)[0] == PLAIN
-    assert decide([dear], INPUT, held_out=True)[0] == PLAIN
+    option, why = decide([dear], INPUT, held_out=True)
+    assert option == PLAIN
+    assert "would be worth 0.97 plain ones" in why
+
+
+def test_what_hardly_gains_is_kept_but_not_taken_up() -> None:
+    little = replace(GOOD, speedup=(1 + GAIN) / 2)
+    assert decide([little], PLAIN, held_out=True)[0] == PLAIN
+    assert decide([little], INPUT, held_out=True)[0] == INPUT
+    assert decide([replace(GOOD, speedup=GAIN)], PLAIN, held_out=True)[0] == INPUT
 
 
 def test_what_is_forgotten_or_vetoed_is_dropped_and_the_reason_said() -> None:

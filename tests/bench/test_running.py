@@ -12,6 +12,7 @@ from rich.console import Console
 
 from sifting.bench import protocol
 from sifting.bench.pages import END, START, write_pages
+from sifting.bench.pictures import measured_saving, pairs
 from sifting.bench.registry import LANGUAGE, TASKS, BenchTask, find_task, tasks
 from sifting.bench.results import keep_results, read_results, result_of, worth
 from sifting.bench.running import Bench, TaskRun, chosen_by, limited, own_task
@@ -95,8 +96,6 @@ def test_results_become_pages(ran: Path, tmp_path: Path) -> None:
     readme.write_text(f"# Mine\n\n{START}\n{END}\n\nend\n")
     (written,) = keep_results(ran, tmp_path / "results")
     assert written.name == "digits.json"
-    advice = {"digits": {"memory": {"saving": 0.1}}}
-    (tmp_path / "results" / "_advice.json").write_text(json.dumps(advice))
     (tmp_path / "results" / "_notes.json").write_text('{"digits": "Because it is small."}')
     paths = write_pages(tmp_path / "results", tmp_path / "pages")
     page = (tmp_path / "pages" / "bench" / "digits.md").read_text()
@@ -109,7 +108,7 @@ def test_results_become_pages(ran: Path, tmp_path: Path) -> None:
     assert text.startswith("# Mine")
     assert text.endswith("end\n")
     assert "[digits](bench/digits.md)" in text
-    assert ("predicted.svg" in text) == bool(result["worth"])
+    assert "predicted.svg" not in text  # nobody asked for advice
     assert all(path.read_bytes() for path in paths)
 
 
@@ -200,3 +199,41 @@ def test_a_recipe_that_is_told_where_its_data_is_gets_the_folder(
 def test_a_language_model_is_a_task_once_its_recipe_can_learn() -> None:
     for name, task in LANGUAGE.items():
         assert (name in tasks()) == (task.full in find_recipe(name).presets)
+
+
+def test_what_was_predicted_stands_beside_what_was_measured(
+    short: None, ran: Path, bench: Bench, tmp_path: Path
+) -> None:
+    task = TaskRun("digits", TASKS["digits"], bench)
+    assert task.advise(Console(quiet=True)) is None
+    (tmp_path / "README.md").write_text(f"{START}\n{END}\n")
+    keep_results(ran, tmp_path / "results")
+    (ran / "digits" / "advice.json").rename(tmp_path / "advice.json")
+    said = json.loads((tmp_path / "advice.json").read_text())
+    result = read_results(tmp_path / "results")["digits"]
+    assert result["advice"]["sentence"] == said["sentence"]
+    # no arm of these is one that is advised on: as if one were
+    path = tmp_path / "results" / "digits.json"
+    memory = {"saving": 0.1, "low": 0.0, "high": 0.2}
+    path.write_text(
+        json.dumps({**result, "advice": {**result["advice"], "arms": {"memory": memory}}})
+    )
+    written = write_pages(tmp_path / "results", tmp_path)
+    assert said["sentence"] in (tmp_path / "bench" / "digits.md").read_text()
+    measured = measured_saving(result, "memory")
+    assert (tmp_path / "bench" / "predicted.svg" in written) == (measured is not None)
+
+
+def test_measured_savings_are_of_the_time_or_of_other_baselines() -> None:
+    result = {
+        "arms": {
+            "auto": {"time_ratio": {"value": 0.9}, "difference": None},
+            "auto-70": {"time_ratio": {"value": 0.7}, "difference": None},
+            "memory": {"time_ratio": None, "difference": None},
+        },
+        "worth": {"memory": {"value": 1.2}},
+        "lower_is_better": False,
+        "advice": {"arms": {"auto": {"saving": 0.2}, "memory": {"saving": -0.1}, "tuned": {}}},
+    }
+    found = [(arm, said, round(was, 3)) for _, arm, said, was in pairs({"mine": result})]
+    assert found == [("auto", 0.2, 0.3), ("memory", -0.1, -0.2)]

@@ -5,8 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
+from sifting import Sifter
 from sifting.data.joining import join
+from sifting.data.samples import Samples
 
 
 def text(*lengths: int, pad: int = 9) -> dict[str, Any]:
@@ -62,3 +66,38 @@ def test_members_of_every_kind() -> None:
 def test_what_cannot_be_joined_is_refused_by_name(parts: list[Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         join(parts)
+
+
+def test_packed_sequences_are_joined() -> None:
+    sequences = [torch.randn(length, 2) for length in (2, 5, 3, 4)]
+    halves = [pack_sequence(sequences[i : i + 2], enforce_sorted=False) for i in (0, 2)]
+    x, _ = join([(half, torch.arange(2)) for half in halves])
+    for got, want in zip(unpack_sequence(x), sequences, strict=True):
+        assert torch.equal(got, want)
+
+
+def test_what_goes_along_with_all_samples_must_be_the_same() -> None:
+    def batch(rows: int, **more: Any) -> dict[str, Any]:
+        return {"x": torch.ones(3, 2), "table": torch.ones(rows), "split": f"part {rows}", **more}
+
+    samples = Samples("x")
+    assert join([batch(5), batch(5)], samples=samples)["table"].shape == (5,)
+    with pytest.raises(ValueError, match=r"\['table'\].*\(5,\) and \(7,\).*draws='batch'"):
+        join([batch(5), batch(7)], samples=samples)
+    with pytest.raises(ValueError, match=r"\['temperature'\].*0.5 and 0.25.*draws='batch'"):
+        join([batch(5, temperature=0.5), batch(5, temperature=0.25)], samples=samples)
+
+
+def test_a_take_of_ones_own_divides_and_does_not_join() -> None:
+    samples = Samples(lambda batch: batch.shape[1], lambda batch, indices: batch[:, indices])
+    with pytest.raises(ValueError, match=r"draws='batch'.* or give a DataLoader"):
+        join([torch.zeros(11, 4), torch.zeros(11, 4)], samples=samples)
+    sifter = Sifter(
+        nn.Linear(4, 3),
+        policy="random",
+        keep=0.5,
+        draws="batch",
+        batch_size=samples.batch_size,
+        take=samples.take_with,
+    )
+    assert [batch.shape for batch in sifter([torch.zeros(11, 4)])] == [(11, 2)]

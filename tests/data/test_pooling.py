@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -186,3 +189,79 @@ def test_the_length_of_a_pass_is_told_where_it_can_be() -> None:
     assert source.steps_of_a_pass(lambda step, size: 2 * size) == 2
     with pytest.raises(TypeError, match="sizes of a DataLoader's batches cannot be told"):
         PoolSource(DataLoader(Stream(), 4), whole=False, pad=None).steps_of_a_pass(max)
+
+
+def padded(numbers: list[int]) -> dict[str, Tensor]:
+    """A batch of sequences as long as its longest, whose tokens are the sample's own number."""
+    sizes = [1 + number % 4 for number in numbers]
+    tokens, mask = (torch.full((len(numbers), max(sizes)), fill) for fill in (-1, 0))
+    for row, (number, size) in enumerate(zip(numbers, sizes, strict=True)):
+        tokens[row, :size], mask[row, :size] = number, 1
+    number_B = torch.tensor(numbers)
+    x = torch.stack([number_B * k for k in range(1, 6)], dim=1).float().sin()
+    found = {"x": x, "labels": number_B % 3, "number": number_B}
+    return {**found, "tokens": tokens, "attention_mask": mask}
+
+
+@settings(max_examples=25)
+@given(
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    ratios=st.lists(st.floats(0.1, 1.0), min_size=1, max_size=3),
+    warmup=st.integers(0, 2),
+    stop=st.integers(1, 7),
+    by_id=st.booleans(),
+)
+def test_any_batches_any_ratio_any_interruption(
+    sizes: list[int], ratios: list[float], warmup: int, stop: int, by_id: bool
+) -> None:
+    """Batches as a stream gives them: of any sizes, padded each to its own longest sequence."""
+
+    def batches() -> list[Any]:
+        rows = iter(range(sum(sizes)))
+        return [padded([next(rows) for _ in range(size)]) for size in sizes]
+
+    def fresh() -> Sifter:
+        return sifter(
+            exit=MemoryExit() if by_id else "last",
+            ids="number" if by_id else None,
+            keep=lambda step: ratios[step % len(ratios)],
+            warmup_steps=warmup,
+            forward=lambda net, batch: net(batch["x"]),
+            labels=lambda batch: batch["labels"],
+        )
+
+    def walk(own: Sifter, stop: int | None = None) -> list[list[int]]:
+        found: list[list[int]] = []
+        for batch in own(batches()):
+            numbers = batch["number"].tolist()
+            own.model(batch["x"])
+            for number, row in zip(numbers, batch["tokens"].tolist(), strict=True):
+                assert [token for token in row if token != -1] == [number] * (1 + number % 4)
+            found.append(numbers)
+            if len(found) == stop:
+                break
+        return found
+
+    own = fresh()
+    whole = walk(own)
+    assert [len(numbers) for numbers in whole] == sizes  # every step gets exactly its own
+    wanted = [
+        size if step < warmup else math.ceil(size / ratios[step % len(ratios)] - 1e-9)
+        for step, size in enumerate(sizes)
+    ]
+    assert own.stats().candidates_seen == sum(wanted)
+    # a step's candidates are the next of the loader's own order, pass after pass
+    place = 0
+    for numbers, count in zip(whole, wanted, strict=True):
+        candidates = [number % sum(sizes) for number in range(place, place + count)]
+        rest = list(candidates)
+        for number in numbers:
+            rest.remove(number)  # raises where it was none of them
+        place += count
+    if stop < len(sizes):
+        own = fresh()
+        begun = walk(own, stop)
+        state = through_a_file(own)
+        own = fresh()
+        own.load_state_dict(state)
+        assert begun + walk(own) == whole

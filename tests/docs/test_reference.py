@@ -111,3 +111,12 @@ def test_every_page_has_its_place_in_the_site() -> None:
     assert listed == set(re.findall(r"[\w/-]+\.md", nav))
     results = (DOCS / "results" / "README.md").read_text(encoding="utf-8")
     assert all(f"({page.removeprefix('results/')})" in results for page in pages - listed)
+
+
+def test_what_pages_say_of_a_sifter_it_has() -> None:
+    pages = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        # not `sifter.py`, nor the sifter of something else (`trainer.sifter`)
+        named = set(re.findall(r"(?<![\w/.])sifter\.(?!py\b|pt\b|md\b)([a-z_]+)", text))
+        assert {name for name in named if not hasattr(sifting.Sifter, name)} == set(), page.name

@@ -5,30 +5,27 @@ from __future__ import annotations
 import functools
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers as hf
 from torch import nn
 from torch.utils.data import DataLoader
 
 from sifting import MemoryExit, Sifter
+from sifting.integrations.trainer import SiftMixin
+from sifting.training.engine import Engine, Pace, Task
+from sifting.training.run_writer import RunFolder
+from tests.docs.scripts import many_devices
+from tests.helpers.pages import DOCS, snippet
+from tests.helpers.problems import build
+from tests.helpers.processes import run_ranks
 from tests.helpers.trainer_models import Texts, classifier
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-
-
-def snippet(page: str, section: str, *, line: bool = True) -> str:
-    """The first code of a section; of a diff, what stands there with or without the line."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    found = re.search(r"```(diff|python)\n(.*?)```", text[text.index(section) :], flags=re.DOTALL)
-    assert found is not None
-    kind, code = found.groups()
-    if kind == "python":
-        return str(code)
-    left_out = "-" if line else "+"
-    return "\n".join(row[1:] for row in code.splitlines() if not row.startswith(left_out))
+QUIET = {"report_to": [], "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
 
 
 def texts() -> list[dict[str, Any]]:
@@ -99,15 +96,95 @@ def test_plain_pytorch(line: bool) -> None:
     assert len(updates) == 4
 
 
+def trainer_names(folder: Path) -> dict[str, Any]:
+    """What the Trainer's snippets take as given; a run of theirs is one epoch, and prints nothing."""
+    arguments = functools.partial(hf.TrainingArguments, num_train_epochs=1, **QUIET)
+    names: dict[str, Any] = {"model": classifier(), "dataset": texts()}
+    names["TrainingArguments"] = lambda _, **given: arguments(str(folder), **given)
+    return names
+
+
 @pytest.mark.parametrize("line", [True, False])
 def test_the_trainer(line: bool, tmp_path: Path) -> None:
-    hf = pytest.importorskip("transformers")
-    quiet = {"report_to": [], "use_cpu": True, "disable_tqdm": True, "save_strategy": "no"}
-    arguments = functools.partial(hf.TrainingArguments, num_train_epochs=1, **quiet)
-    names: dict[str, Any] = {"model": classifier(), "dataset": texts()}
-    names["TrainingArguments"] = lambda _, **given: arguments(str(tmp_path), **given)
+    names = trainer_names(tmp_path)
     exec(snippet("integrations.md", "## Hugging Face Trainer", line=line), names)
     assert names["trainer"].state.global_step == 1  # 32 samples, of which a step trains 32
+    assert hasattr(names["trainer"], "sifter") == line
+
+
+@pytest.mark.parametrize("line", [True, False])
+def test_a_trainer_of_ones_own(line: bool, tmp_path: Path) -> None:
+    names = {**trainer_names(tmp_path), "Trainer": hf.Trainer, "SiftMixin": SiftMixin}
+    exec(snippet("integrations.md", "A Trainer of your own takes the mixin", line=line), names)
+    sift = {"sift": {"exit": 1, "score": "loss", "keep": 0.5}} if line else {}
+    args = names["TrainingArguments"]("out", per_device_train_batch_size=8)
+    trainer = names["MyTrainer"](
+        model=names["model"], args=args, train_dataset=names["dataset"], **sift
+    )
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert not line or trainer.sifter.stats().candidates_seen == 64
+
+
+@pytest.mark.filterwarnings("default")  # of TRL and datasets, not ours
+@pytest.mark.parametrize("line", [True, False])
+def test_trl(line: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trl = pytest.importorskip("trl", reason="TRL needs Python 3.11")
+    peft = pytest.importorskip("peft")
+    from tests.helpers.trl_sft import data, llama, tokenizer
+
+    # a model of the Hub brings its tokenizer
+    monkeypatch.setattr(hf.AutoProcessor, "from_pretrained", lambda *_, **__: tokenizer())
+    names: dict[str, Any] = {"model": llama(layers=5), "dataset": data(32)}
+    config = functools.partial(trl.SFTConfig, num_train_epochs=1, bf16=False, **QUIET)
+    names["SFTConfig"] = lambda _, **given: config(str(tmp_path), **given)
+    names["LoraConfig"] = functools.partial(peft.LoraConfig, target_modules=["q_proj"])
+    exec(snippet("integrations.md", "## TRL", line=line), names)
+    names["trainer"].train()
+    assert names["trainer"].state.global_step == 4
+    assert not line or names["trainer"].sifter.stats().candidates_seen == 64
+
+
+def test_examples_have_the_lines_that_their_page_shows() -> None:
+    text = (DOCS / "examples.md").read_text(encoding="utf-8")
+    diff = re.search(r"```diff\n(.*?)```", text, flags=re.DOTALL)
+    assert diff is not None
+    added = [row[1:].partition("#")[0].strip() for row in diff[1].splitlines() if row[0] == "+"]
+    assert len(added) == 2
+    for name in ("sft_lora", "pretrain_folder"):
+        source = (DOCS.parent / "examples" / f"{name}.py").read_text(encoding="utf-8")
+        assert all(line in source for line in added), name
+
+
+def test_a_logger(tmp_path: Path) -> None:
+    """The page's own loop and a loop of one's own, into a writer that only remembers."""
+    written: list[tuple[str, float, int]] = []
+    problem = build(seed=0)
+    sifter = Sifter(problem.model, exit=1, score="loss", keep=0.5, draws="batch")
+    model, optimizer = problem.model, problem.optimizer
+    task = Task(model, optimizer, problem.loader(sifter), problem.loss, problem.evaluate)
+    names: dict[str, Any] = {
+        "SummaryWriter": lambda folder: SimpleNamespace(
+            add_scalar=lambda name, value, step: written.append((name, value, step))
+        ),
+        "Engine": Engine,
+        "task": task,
+        "sifter": sifter,
+        "pace": Pace(updates=4, log_every=2, evaluate_every=4),
+        "folder": RunFolder.create(tmp_path / "run", config={}),
+        "step": 100,
+    }
+    exec(snippet("integrations.md", "## Loggers"), names)
+    assert sifter.step == 4
+    assert {"train/loss", "eval/accuracy", "sifting/samples_trained"} <= {n for n, _, _ in written}
+    assert ("sifting/samples_trained", float(sifter.stats().samples_trained), 100) in written
+
+
+@pytest.mark.filterwarnings("default")  # of the processes' own imports
+def test_many_devices(tmp_path: Path) -> None:
+    done = run_ranks([many_devices.__file__, tmp_path], first=["transformers"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("passed check_") == 3
 
 
 # Lightning's own

@@ -84,11 +84,30 @@ class Tensors(Sampler[Any]):
         yield from torch.randperm(self.samples).split(self.size)
 
 
+class Grouped(Sampler[int]):
+    """Shuffled, then sorted by length within each dozen, as trainers group sequences."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __iter__(self) -> Iterator[int]:
+        for dozen in torch.randperm(self.samples).split(12):
+            yield from sorted(dozen.tolist(), key=length_of, reverse=True)
+
+
+def length_of(index: int) -> int:
+    """As if sample i were a sequence: how long it is."""
+    return 1 + 7 * index % 5
+
+
 KINDS = (
     *("ordered", "shuffled", "generator", "drop_last", "distributed", "weighted"),
-    *("replacement", "varying", "numpy", "tensors"),
+    *("replacement", "varying", "numpy", "tensors", "grouped"),
 )
-PERMUTED = ("ordered", "shuffled", "generator", "distributed", "numpy", "tensors")
+PERMUTED = ("ordered", "shuffled", "generator", "distributed", "numpy", "tensors", "grouped")
 
 
 def make_loader(kind: str, data: Dataset[Any], size: int = 5, **options: Any) -> DataLoader[Any]:
@@ -113,6 +132,8 @@ def make_loader(kind: str, data: Dataset[Any], size: int = 5, **options: Any) ->
         options["sampler"] = RandomSampler(data, replacement=True, generator=generator)
     elif kind == "numpy":
         options["sampler"] = Shuffled(samples)
+    elif kind == "grouped":
+        options["sampler"] = Grouped(samples)
     return DataLoader(data, size, **options)
 
 

@@ -1,4 +1,4 @@
-"""Pages of the documentation, read as tests read them: code blocks with a file's name."""
+"""Pages of the documentation, read as tests read them: files, diffs and other code."""
 
 from __future__ import annotations
 
@@ -45,3 +45,15 @@ def importable(folder: Path) -> Iterator[None]:
 def module(name: str) -> ModuleType:
     """A module of a folder that is importable now."""
     return importlib.import_module(name)
+
+
+def snippet(page: str, section: str, *, line: bool = True) -> str:
+    """The first code of a section; of a diff, what stands there with or without the line."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    found = re.search(r"```(diff|python)\n(.*?)```", text[text.index(section) :], flags=re.DOTALL)
+    assert found is not None
+    kind, code = found.groups()
+    if kind == "python":
+        return str(code)
+    left_out = "-" if line else "+"
+    return "\n".join(row[1:] for row in code.splitlines() if not row.startswith(left_out))

@@ -30,14 +30,14 @@ def tokenizer() -> Any:
     return hf.PreTrainedTokenizerFast(tokenizer_object=made, chat_template=CHAT, **special)
 
 
-def llama(kind: Any = hf.LlamaForCausalLM) -> Any:
+def llama(kind: Any = hf.LlamaForCausalLM, *, layers: int = 3) -> Any:
     torch.manual_seed(0)
     return kind(
         hf.LlamaConfig(
             vocab_size=WORDS + 5,
             hidden_size=16,
             intermediate_size=32,
-            num_hidden_layers=3,
+            num_hidden_layers=layers,
             num_attention_heads=2,
             max_position_embeddings=64,
             initializer_range=0.3,  # so that samples differ

@@ -41,6 +41,14 @@ def test_keeping_all_is_the_plain_trainer_bit_for_bit(tmp_path: Path, name: str)
     assert sifted.state.max_steps == plain.state.max_steps
 
 
+@pytest.mark.parametrize("name", ["accumulation", "workers"])
+def test_so_it_is_before_the_first_selection(tmp_path: Path, name: str) -> None:
+    plain = run(tmp_path, Watched, **OPTIONS[name])
+    sifted = run(tmp_path, sift={"warmup_steps": 99}, **OPTIONS[name])
+    assert (sifted.losses, sifted.seen) == (plain.losses, plain.seen)
+    assert sifted.sifter.stats().candidates_seen == sifted.sifter.stats().samples_trained
+
+
 def plain_loop(folder: Path, sift: dict[str, Any], epochs: int = 2) -> list[list[int]]:
     """The same data order and optimizer, in a loop of one's own."""
     trainer = Watched(

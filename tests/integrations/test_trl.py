@@ -66,6 +66,12 @@ def test_keeping_all_is_trls_own_run_bit_for_bit(tmp_path: Path, name: str) -> N
         assert torch.equal(a, b)
 
 
+def test_so_it_is_before_the_first_selection(tmp_path: Path) -> None:
+    plain = run(tmp_path, Watched, **options("bfd"))
+    sifted = run(tmp_path, sift={"warmup_steps": 99}, **options("bfd"))
+    assert (sifted.losses, sifted.seen) == (plain.losses, plain.seen)
+
+
 def documents_of(rows: list[list[int]]) -> list[tuple[int, ...]]:
     """Samples of a batch of any layout: what stands before each end of text, without padding."""
     found: list[tuple[int, ...]] = []

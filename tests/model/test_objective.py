@@ -322,3 +322,24 @@ def test_two_sets_of_labels_on_one_set_of_logits() -> None:
         z = model(ids)["logits"].transpose(1, 2)
     want = sum(F.cross_entropy(z, y, reduction="none").mean(1) for y in (one, two))
     torch.testing.assert_close(got, want)
+
+
+def test_a_label_that_nothing_predicts_is_not_taken_for_the_one_that_means_none() -> None:
+    class Causal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(9, 5)
+
+        def forward(self, ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+            z = self.table(ids)
+            if labels is None:
+                return {"logits": z}
+            loss = F.cross_entropy(z[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+            return {"logits": z, "loss": loss}
+
+    ids = torch.randint(0, 9, (3, 3))
+    sifter = Sifter(Causal(), exit="last", score="loss")
+    sifter.score({"ids": ids, "labels": torch.tensor([[1, 0, 2], [-3, 2, 1], [2, 1, 4]])})
+    assert "-3 is no label" not in repr(sifter)
+    with pytest.raises(ValueError, match=r"labels\[1, 2\] is -3"):
+        sifter.score({"ids": ids, "labels": torch.tensor([[1, 0, 2], [1, 2, -3], [2, 1, 4]])})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sifting.advice.phases import Advice, make_advice
+from sifting.autopilot.saving import LENGTHS
 from sifting.training.assemble import assemble
 from sifting.training.config import RunConfig
 from sifting.training.problem import Problem
@@ -29,6 +30,7 @@ def advise(
     effort: float = EFFORT,
     config: RunConfig | None = None,
     target: str = "problem",
+    start: Path | None = None,
     watch: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Advice:
     """Will selection pay on this problem, with which settings, and how much?
@@ -62,6 +64,7 @@ def advise(
         effort: share of the run's time that may be spent beside it.
         config: accumulation, clipping, precision and seed, where they are not the defaults.
         target: name of what is trained.
+        start: run folder whose newest checkpoint it begins with; the updates left are what is advised on.
         watch: called with every record, as an engine does.
     """
     if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
@@ -73,7 +76,6 @@ def advise(
     config = replace(
         config or RunConfig(), arm="auto", evaluations=1, checkpoint_every=None, keep_checkpoints=1
     )
-    seen = min(updates, round(part * updates) + 1)  # a look comes when the next batch is asked for
     records: list[Mapping[str, Any]] = []
 
     def note(record: Mapping[str, Any]) -> None:
@@ -83,10 +85,18 @@ def advise(
 
     with tempfile.TemporaryDirectory(prefix="sifting-") as place, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what is found here is not about a run of the user's
-        engine = assemble(target, config, problem, Path(place) / "plain", updates=updates)
+        engine = assemble(
+            target, config, problem, Path(place) / "plain", updates=updates, start=start
+        )
+        done, updates = engine.update, updates - engine.update
+        seen = min(
+            updates, round(part * updates) + 1
+        )  # a look comes when the next batch is asked for
         pilot = engine.sifter.pilot
         assert pilot is not None
         pilot.acts, pilot.held_out.budget = False, effort
+        if pilot.trials is not None:
+            pilot.trials.lengths = LENGTHS
         engine.watch = note
         engine.advance(seen)
         engine.finish()
@@ -95,6 +105,10 @@ def advise(
         notes.append(
             f"{updates} updates of {problem.batch} samples are too few to look at held-out samples beside them: "
             "plan more, or allow more effort"
+        )
+    if start is not None:
+        notes.append(
+            f"begun at update {done} of {start}: {updates} updates are what is left of the run"
         )
     if part < 1:
         notes.append(f"the rest of the run was taken to be like its last phase seen, at {part:.0%}")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sifting.advice.phases import Advice, Phase, Row
+from sifting.autopilot.saving import Saving
 
 COLUMNS = ("phase", "keep", "saves", "learning share", "μ", "agreement", "cost")
 FEW = 4  # phases that a table shows
@@ -64,6 +68,14 @@ def trial_lines(advice: Advice) -> list[str]:
     return [
         f"trial after {trial['batch']} batches, {trial['draws']} × {trial['updates']} updates each way: 1 in "
         f"{trial['ratio']} by {trial['scorer']} ends {trial['difference']:+.4f} ± {trial['error']:.4f} nats from "
-        f"plain ({trial['loss']:.4f}){': harm' if trial['harms'] else ''}"
+        f"plain ({trial['loss']:.4f}){_worth(trial)}"
         for trial in advice.trials
     ]
+
+
+def _worth(trial: Mapping[str, Any]) -> str:
+    """What a trial's difference means: harm, or time saved."""
+    if trial["harms"]:
+        return ": harm"
+    found = trial.get("saving")
+    return "" if found is None else f": {Saving(**found)} there"

@@ -9,6 +9,7 @@ from sifting.autopilot.options import PLAIN, Judged, Option
 
 # share of the progress from which an option is taken up, less its error; and below which it is dropped
 ENTER, LEAVE = 0.56, 0.52
+GAIN = 1.05  # speed-up from which it is taken up: costs are by clocks that may be wrong by some percent
 WORTH = 1.03  # how much better another option has to be than the one in use
 EPSILON = 0.1  # share of the loss that the dropped may carry, where nothing better is known
 AGREES = 0.9  # agreement below which an option is not taken
@@ -65,10 +66,10 @@ def _allowed(found: Judged, current: Option, held_out: bool) -> bool:
         return False
     disagrees = found.agreement is not None and found.agreement < AGREES
     if found.option.ratio == 2 and found.share is not None:
-        if (found.speedup or 0.0) < 1:  # its cost is taken off
-            return False
         if found.option == current:
-            return found.share >= LEAVE
+            return found.share >= LEAVE and (found.speedup or 0.0) >= 1  # its cost is taken off
+        if (found.speedup or 0.0) < GAIN:
+            return False
         # above 1 where the others get worse: no surer for that
         return min(found.share, 1.0) - (found.error or 0.0) >= ENTER
     if found.kept_loss is None or disagrees or found.learnable is False:
@@ -100,6 +101,11 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
     shares = [f for f in judged if f.share is not None and not math.isnan(f.share)]
     if shares:
         best = max(shares, key=lambda found: found.share or 0)
+        if min(best.share or 0.0, 1.0) - (best.error or 0.0) >= ENTER and best.speedup is not None:
+            return (
+                f"a step that keeps {best.option} would be worth {best.speedup:.2f} plain ones, with the "
+                f"{best.cost:.0%} of a step that choosing takes: too little to be sure of"
+            )
         return (
             f"only {best.share:.0%} (± {best.error or 0:.0%}) of the progress on {_samples(held_out)} is made "
             f"on the half that {best.option.scorer} would keep"

@@ -10,7 +10,7 @@ from sifting.autopilot.evidence import Evidence
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.looks import FORWARD
 from sifting.autopilot.options import LADDER, Judged, Option
-from sifting.exits.auto import MEMORY, AutoExit
+from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.measure.learning import Progress, speedup
 
 LEARNABLE = 0.6  # share of progress that must be made where losses are high, for a memory
@@ -36,7 +36,8 @@ class Knowledge:
         """By the half that a scorer would keep; None where nothing is known of it."""
         if scorer == self.exit.looks and not self.held_out.looks:
             return self.arrivals.recent(step)
-        return self.held_out.recent(Option(scorer, LADDER[0]))
+        by_loss = scorer == PREDICTED  # as a memory does, it keeps what has a high loss
+        return self.held_out.recent(Option(MEMORY if by_loss else scorer, LADDER[0]))
 
     def judged(
         self,
@@ -61,7 +62,7 @@ class Knowledge:
         scorer, ratio = option.scorer, option.ratio
         recent = self.progress(scorer, step)
         cost = ratio * self.exit.costs.get(scorer, 1.0) * FORWARD
-        if scorer == self.exit.looks:  # by the clocks, where they say more
+        if scorer in (self.exit.looks, PREDICTED):  # by the clocks, where they say more
             # timed on as many samples as a step trains; most of it is not by the sample
             cost = max(cost, (0.5 + ratio / 4) * timed)
         one = Judged(
@@ -72,8 +73,9 @@ class Knowledge:
             vetoed=vetoed,
         )
         if recent is None:
-            return one
-        if scorer == MEMORY:
+            # it knows high losses so early that wrong labels would deceive it
+            return replace(one, learnable=False) if scorer == PREDICTED else one
+        if scorer in (MEMORY, PREDICTED):
             return replace(one, learnable=recent.share - 2 * recent.error > LEARNABLE)
         if ratio != LADDER[0]:
             return one

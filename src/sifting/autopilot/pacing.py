@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 FIRST, OFTEN = 16, 2  # rehearsals that are timed, and the steps between two of them
+FEWEST, SHARE = 4, 0.02  # of a short run: as many as so many of its steps, but not fewer
 EARLY, LATER = 0.06, 0.005  # share of a step that rehearsals may take: at first, and later on
 LONG = 0.12  # share of the run that counts as its beginning
 UNPLANNED = 256  # steps that do, where its length is not known
@@ -39,6 +40,15 @@ class Pacing:
     seconds: float = 0.0
     count: int = 0
     cost: float | None = None
+
+    @property
+    def first(self) -> int:
+        """Rehearsals that are timed.
+
+        >>> Pacing(steps=300).first, Pacing(steps=5000).first, Pacing().first
+        (6, 16, 16)
+        """
+        return FIRST if self.steps is None else min(FIRST, max(FEWEST, round(SHARE * self.steps)))
 
     @property
     def settled(self) -> bool:
@@ -70,7 +80,7 @@ class Pacing:
             return False
         self.seconds += seconds if self.count else 0.0  # the first one sets things up
         self.count += 1
-        if self.count < FIRST:
+        if self.count < self.first:
             return False
         found = self.seconds / (self.count - 1) / step_seconds if step_seconds > 0 else UNKNOWN
         # in steps of a fifth: times differ by less from run to run

@@ -18,7 +18,7 @@ from sifting.autopilot.options import PLAIN, Option
 from sifting.autopilot.trial import Trial
 from sifting.data.by_index import IndexDraws
 from sifting.data.stream import plain_indices
-from sifting.exits.auto import MEMORY, AutoExit
+from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.exits.base import TrainedBatch
 from sifting.exits.scoring import Scorer
 from sifting.measure.meter import Meter
@@ -154,7 +154,7 @@ class Pieces:
     def _backward(self, scaler: Any, option: Option, size: int) -> None:
         assert self.trial.loss is not None
         batch, ids = self._batch(option, size)
-        memory = self.exit.memory if option.scorer == MEMORY else None
+        memory = self.exit.memory if option.scorer in (MEMORY, PREDICTED) else None
         heard: list[Any] = []
         with self._listening(heard, memory is not None), self.scorer.mirrored_autocast():
             loss = self.trial.loss(self.scorer.whole, batch) / self.trial.accumulate
@@ -192,6 +192,8 @@ class Pieces:
             return self.scorer.moved(draws.read(kept)), plain_indices(kept)
         batch = self.scorer.moved(draws.read(ids))
         found = self.scorer.rehearse(batch, None, learn=False)
+        if option.scorer == PREDICTED:
+            found = self.scorer.predict(batch, found, ids, note=False)
         chosen = self._choose(found.get(option.scorer, torch.zeros(len(ids))), size)
         rows = torch.tensor(chosen, device=self.scorer.device)
         return samples.take(batch, rows, size=len(ids)), plain_indices([ids[i] for i in chosen])

@@ -127,7 +127,14 @@ class Pilot:
         """The step is over, or was broken off."""
         self._last_layer.take()
 
-    def hear(self, met: Rehearsed, losses_B: Tensor, output: Any, batch: Any) -> None:
+    def hear(
+        self,
+        met: Rehearsed,
+        losses_B: Tensor,
+        output: Any,
+        batch: Any,
+        ids: Sequence[Any] | None = None,
+    ) -> None:
         """Take in the exact losses of a batch that was met, from the user's own forward.
 
         Args:
@@ -135,11 +142,13 @@ class Pilot:
             losses_B: of its samples.
             output: of the forward; None where the losses were reported.
             batch: as it was trained.
+            ids: of its samples, where they are known.
         """
         features_BH, scores = self._last_layer.take(), met.scores
         if any(len(found) != len(losses_B) for found in scores.values()):
             return
         self._arrived(scores.get(self.exit.looks), losses_B, met.new_B)
+        scores = {**scores, **self.scorer.predict(batch, scores, ids)}
         errors_BC = None
         plan = self.scorer.plan
         if (
@@ -221,7 +230,7 @@ class Pilot:
                 using=self.acts and self.option == Option(scorer, ratio),
                 vetoed=self._vetoed(Option(scorer, ratio)),
             )
-            for scorer in self.exit.scorers
+            for scorer in self.exit.competing
             for ratio in LADDER
         ]
 
@@ -285,7 +294,7 @@ class Pilot:
         scorer = self.option.scorer or self.exit.looks or MEMORY
         option = Option(scorer, LADDER[0])
         knows = Knowledge(self.evidence, self.arrivals, self.held_out, self.exit)
-        recent = knows.progress(scorer, self._done) if scorer != MEMORY else None
+        recent = knows.progress(scorer, self._done) if scorer == self.exit.looks else None
         return {
             "option": f"keeps {self.option}",
             "since": self.decision.step,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.options import PLAIN, Option
 from sifting.autopilot.pieces import Pieces
+from sifting.autopilot.saving import Saving, saving
 from sifting.log import say
 from sifting.parallel.ranks import Ranks
 
@@ -35,6 +36,7 @@ class Outcome:
         loss: mean held-out loss after the plain piece.
         difference: by how much the option's is above it.
         error: standard error of the difference.
+        saving: what the difference is worth in time, where plain pieces were trained for longer.
     """
 
     updates: int
@@ -42,6 +44,7 @@ class Outcome:
     loss: float
     difference: float
     error: float
+    saving: Saving | None = None
 
     @property
     def harms(self) -> bool:
@@ -85,7 +88,7 @@ def outcome(plain_KM: Tensor, option_KM: Tensor, *, updates: int) -> Outcome:
     )
 
 
-def piece_length(left: float, *, look: float, draws: int = DRAWS) -> int:
+def piece_length(left: float, *, look: float, draws: int = DRAWS, longer: float = 0.0) -> int:
     """Updates of a piece that what is left of the budget affords; 0 where it is too little.
 
     >>> piece_length(400, look=5), piece_length(100, look=2), piece_length(80, look=2)
@@ -97,9 +100,10 @@ def piece_length(left: float, *, look: float, draws: int = DRAWS) -> int:
         left: updates' worth of time.
         look: updates' worth of a look at the held-out samples, which follows each piece.
         draws: pieces of each kind.
+        longer: pieces' worth of time of the plain ones that are trained for longer, in each draw.
     """
     for spend in (left / 2, left):
-        length = int(spend / (2 * draws) - look)
+        length = int((spend / draws - 2 * look) / (2 + longer))
         if length >= SHORTEST:
             return min(length, LONGEST)
     return 0
@@ -115,6 +119,7 @@ class Trials:
 
     def __init__(self, pieces: Pieces, held_out: HeldOut) -> None:
         self.pieces, self.held_out, self.meter = pieces, held_out, pieces.meter
+        self.lengths: tuple[float, ...] = ()  # of plain pieces that are trained for longer
         self.records: list[dict[str, Any]] = []  # for the log, until it takes them
         self._found: dict[Option, tuple[int, bool]] = {}  # steps, and whether there was harm
         self._said = False
@@ -175,7 +180,8 @@ class Trials:
 
     def _length(self, step: int, size: int) -> int:
         left, look = self._left(step, size)
-        return piece_length(left, look=look)
+        more = sum(self.lengths)
+        return piece_length(left - DRAWS * len(self.lengths) * look, look=look, longer=more)
 
     def _try(
         self,
@@ -189,6 +195,7 @@ class Trials:
         """Pieces of both kinds, draw by draw, until the difference is settled or time is spent."""
         pair = ((PLAIN, updates), (option, max(1, round(updates / (1 + cost)))))
         found: dict[Option, list[Tensor]] = {which: [] for which, _ in pair}
+        longer: dict[float, list[Tensor]] = {length: [] for length in self.lengths}
         result: Outcome | None = None
         with self.pieces.open() as aside:
             for draw in range(MOST_DRAWS):
@@ -196,16 +203,23 @@ class Trials:
                     left, look = self._left(step, size)
                     if result is None or result.settled or left < 2 * (updates + look):
                         break
-                for which, length in pair:
+                plans = [(which, length, updates, found[which]) for which, length in pair]
+                for times, losses in longer.items():
+                    length = round(times * updates)
+                    plans.append((PLAIN, length, length, losses))
+                for which, length, cost_in_updates, losses in plans:
                     number = MOST_DRAWS * step + draw
                     self.pieces.train(aside, which, updates=length, size=size, draw=number)
-                    self.meter.counts["trial_updates"] += updates  # both take as long
+                    self.meter.counts["trial_updates"] += cost_in_updates
                     losses_M = self.held_out.losses()
                     if losses_M is None:
                         return None
-                    found[which].append(losses_M)
+                    losses.append(losses_M)
                 plain, other = (torch.stack(found[which]) for which, _ in pair)
                 result = outcome(plain, other, updates=updates)
+                if longer:
+                    by_length = {times: torch.stack(losses) for times, losses in longer.items()}
+                    result = replace(result, saving=saving(plain, other, by_length))
                 if ranks is not None:
                     result = ranks.gather(result)[0]
         return result

@@ -27,9 +27,10 @@ from sifting.bench.wording import (
     worst_harm,
 )
 from sifting.markdown import Markdown, table
+from sifting.report.figures.canvas import capital
 
 START, END = "<!-- tasks: sift bench report -->", "<!-- end of tasks -->"
-NOTES, ADVICE = "_notes.json", "_advice.json"  # what people say of a task; what was predicted
+NOTES = "_notes.json"  # what people say of a task
 RIGHT = "the sign of the prediction is right for {right} of {count} points"
 
 
@@ -43,7 +44,6 @@ def write_pages(results: Path, pages: Path) -> list[Path]:
     from sifting.bench import pictures
 
     found = read_results(results)
-    advice = _optional(results / ADVICE)
     (pages / "bench").mkdir(parents=True, exist_ok=True)
     written = []
     for path, text in texts(results, pages).items():
@@ -53,7 +53,7 @@ def write_pages(results: Path, pages: Path) -> list[Path]:
         path = pages / "bench" / f"{name}.svg"
         files.write_bytes(path, pictures.curves(name, result))
         written.append(path)
-    points = pictures.pairs(advice, found)
+    points = pictures.pairs(found)
     if points:
         path = pages / "bench" / "predicted.svg"
         files.write_bytes(path, pictures.predicted(points))
@@ -75,7 +75,7 @@ def texts(results: Path, pages: Path) -> dict[Path, str]:
     text = readme.read_text(encoding="utf-8")
     if START not in text or END not in text:
         raise ValueError(f"{readme} has no place for the table: put {START} and {END} into it")
-    block = f"{START}\n{summary(ordered, _optional(results / ADVICE))}\n{END}"
+    block = f"{START}\n{summary(ordered)}\n{END}"
     pattern = re.compile(f"{re.escape(START)}.*?{re.escape(END)}", flags=re.DOTALL)
     made = {readme: pattern.sub(lambda _: block, text)}
     for name, result in ordered.items():
@@ -90,28 +90,29 @@ def _optional(path: Path) -> dict[str, Any]:
     return content
 
 
-def summary(results: Mapping[str, Result], advice: Mapping[str, Any]) -> str:
+def summary(results: Mapping[str, Result]) -> str:
     """The table of all tasks, and the picture of what was predicted, where it was."""
     if not results:
         return "Nothing has been run yet."
     rows = [[Markdown(cell) for cell in row(name, result)] for name, result in results.items()]
     parts = [table(COLUMNS, rows)]
-    points = _points(advice, results)
+    points = _points(results)
     if points:
         right = sum((said > 0) == (was > 0) for *_, said, was in points)
         parts.append(
             "![predicted saving against measured saving](bench/predicted.svg)\n\nEach point is a task and an "
-            f"arm; {RIGHT.format(right=right, count=len(points))}."
+            "arm: what `sift bench advise` predicted on a seed of its own, and 1 less the time to where the "
+            f"baseline ends. {capital(RIGHT.format(right=right, count=len(points)))}."
         )
     return "\n\n".join(parts)
 
 
-def _points(advice: Mapping[str, Any], results: Mapping[str, Result]) -> list[Any]:
-    if not advice:
+def _points(results: Mapping[str, Result]) -> list[Any]:
+    if not any(result.get("advice") for result in results.values()):
         return []
-    from sifting.bench.pictures import pairs
+    from sifting.bench.pictures import pairs  # which draws, and so loads what draws
 
-    return pairs(advice, results)
+    return pairs(results)
 
 
 def page(name: str, result: Result, note: str | None) -> str:
@@ -147,6 +148,7 @@ def page(name: str, result: Result, note: str | None) -> str:
         "the arm does, by the baselines of other lengths in the table. ( – ) are 95 % intervals over "
         f"seeds. The worst measurable harm: {worst_harm(result)}.",
         result["overall"],
+        *_predicted(result),
         f"![{result['metric']} over time]({name}.svg)",
     ]
     lines = quality_rows(result)
@@ -158,6 +160,14 @@ def page(name: str, result: Result, note: str | None) -> str:
         ]
     parts.append(_made_by(result, machine))
     return "\n\n".join(parts) + "\n"
+
+
+def _predicted(result: Result) -> list[str]:
+    """What was advised before, where somebody asked."""
+    advice = result.get("advice")
+    if not advice:
+        return []
+    return [f"Advice, by `sift bench advise {result['task']}`: {advice['sentence']}"]
 
 
 def _made_by(result: Result, machine: Mapping[str, Any]) -> str:

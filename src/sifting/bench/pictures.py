@@ -91,19 +91,27 @@ def predicted(points: Sequence[tuple[str, str, float, float]]) -> bytes:
     ).file("svg")
 
 
-def pairs(
-    advice: Mapping[str, Mapping[str, Any]], results: Mapping[str, Result]
-) -> list[tuple[str, str, float, float]]:
-    """Predicted and measured savings of what was both advised on and run.
+def pairs(results: Mapping[str, Result]) -> list[tuple[str, str, float, float]]:
+    """Task, arm, predicted and measured saving of what was both advised on and run.
 
     Args:
-        advice: of each task, by arm, a mapping with the predicted "saving".
         results: by task.
     """
     found = []
-    for task, arms in sorted(advice.items()):
-        for arm, said in sorted(arms.items()):
-            measured = results.get(task, {}).get("worth", {}).get(arm)
+    for task, result in results.items():
+        advice = result.get("advice") or {"arms": {}}
+        for arm, said in sorted(advice["arms"].items()):
+            measured = measured_saving(result, arm)
             if measured is not None:
-                found.append((task, arm, float(said["saving"]), 1 - float(measured["value"])))
+                found.append((task, arm, float(said["saving"]), measured))
     return found
+
+
+def measured_saving(result: Result, arm: str) -> float | None:
+    """1 less the time to where the baseline ends; of the autopilot, at the best planned length.
+
+    An arm that does not get there has what it is worth by baselines of other lengths.
+    """
+    best = best_of(result, (protocol.AUTO, *protocol.SHORTER)) if arm == protocol.AUTO else arm
+    known = result["arms"].get(best, {}).get("time_ratio") or result["worth"].get(best)
+    return None if known is None else 1 - float(known["value"])

@@ -13,7 +13,7 @@ import numpy as np
 
 from sifting import files
 from sifting.bench import protocol
-from sifting.bench.running import FORMAT, NAME
+from sifting.bench.running import ADVICE, FORMAT, NAME
 from sifting.training.run_folder import Run, RunError, read_run
 from sifting.verdict import judge
 from sifting.verdict.curves import curve_of
@@ -113,9 +113,18 @@ def result_of(folder: Path) -> dict[str, Any] | None:
             "quality": {
                 arm: quality for arm, of_arm in by_arm.items() if (quality := _quality(of_arm))
             },
+            "advice": _advice(folder / ADVICE),
         }
     )
     return found
+
+
+def _advice(path: Path) -> dict[str, Any] | None:
+    """What was predicted: savings by arm, and the sentence; None where nobody asked."""
+    if not path.exists():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    return {"arms": found["arms"], "pays": found["pays"], "sentence": found["sentence"]}
 
 
 def _figures(arm: Mapping[str, Any]) -> dict[str, Any]:

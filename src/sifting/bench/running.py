@@ -3,6 +3,7 @@
     DIR/TASK/rates/0.003/     every arm at one learning rate, one seed
     DIR/TASK/compared/        every arm at its own learning rate, all seeds
     DIR/TASK/bench.json       what was asked for, what was chosen, how long it waited
+    DIR/TASK/advice.json      what `sift advise` predicts, where it was asked
 
 Both are folders of `sift compare`, which goes on where it stopped.
 """
@@ -22,13 +23,15 @@ from typing import Any, Literal
 from rich.console import Console
 
 from sifting import files
+from sifting.advice.observing import advise
+from sifting.advice.wording import sentence
 from sifting.bench import protocol
 from sifting.bench.quiet import wait_until_quiet
 from sifting.bench.registry import BenchTask, workload_of
 from sifting.bench.tasks.common import find_data
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.live import tell
-from sifting.compare.workload import FunctionWorkload, RecipeWorkload
+from sifting.compare.workload import FunctionWorkload, RecipeWorkload, seed_all
 from sifting.measure.stopwatch import Clock
 from sifting.training.arms import ARMS
 from sifting.training.config import RunConfig
@@ -36,7 +39,7 @@ from sifting.training.recipe import DataError
 from sifting.training.run_folder import RunError, read_run
 
 FORMAT = 1
-NAME = "bench.json"
+NAME, ADVICE = "bench.json", "advice.json"
 HELD_OUT = "held_out_"
 
 
@@ -175,6 +178,25 @@ class TaskRun:
             stopped, _ = compare(plan, console)
             if stopped is not None:
                 return stopped
+        return None
+
+    def advise(self, console: Console) -> str | None:
+        """Have the task predicted, on a seed that is compared nowhere; as `run` otherwise."""
+        self._write_note()
+        tunes = isinstance(self.workload, RecipeWorkload) and self.bench.tune != "none"
+        if tunes and protocol.BASELINE not in self.note.get("rates", {}):
+            stopped = self._choose_rates(console)
+            if stopped is not None:
+                return stopped
+        rate = self.note.get("rates", {}).get(protocol.BASELINE)
+        given = {} if rate is None else {self.task.rate: rate}
+        config = self.workload.with_settings(self.config, given)
+        config = replace(config, seed=protocol.TUNING_SEED)
+        seed_all(config.seed)
+        problem = self.workload.problem(config)
+        found = advise(problem, updates=self.length, config=config, target=self.name)
+        tell(console, f"{self.name}: {sentence(found)}")
+        files.write_json(self.out / ADVICE, {**found.to_dict(), "sentence": sentence(found)})
         return None
 
     @property

@@ -50,6 +50,8 @@ class AdviseOptions(Generic[C]):
     """A JSON file for the advice."""
     part: float = 1.0
     """Share of the run that is trained for it; the last phase seen stands for the rest."""
+    start: Path | None = None
+    """A run folder: begin with its newest checkpoint, and advise on the updates that are left."""
     effort: float = EFFORT
     """Share of the run's time that looks and trials may take beside it."""
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
@@ -125,6 +127,7 @@ def _run(words: list[str], console: Console) -> str | None:
         updates=asked.updates,
         part=options.part,
         effort=options.effort,
+        start=options.start,
         config=config,
         target=workload.name,
         watch=watch,

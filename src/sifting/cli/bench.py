@@ -4,6 +4,7 @@ sift bench list                         the tasks
 sift bench fashion digits               some of them
 sift bench all --hours 1                all, an hour's worth; the same command goes on
 sift bench --mine module:build --updates 2000
+sift bench advise fashion digits        what `sift advise` predicts for some of them
 sift bench report                       results and pages from what has been run
 """
 
@@ -34,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog=LABEL, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("tasks", nargs="*", metavar="TASK", help="names, or all, list, report")
+    add("tasks", nargs="*", metavar="TASK", help="names, or all; first: list, advise, report")
     add("--mine", action="append", default=[], metavar="MODULE:BUILD", help="a problem of your own")
     add("--size", choices=SIZES, default="full", help="smoke: seconds, on whatever data is there")
     add("--out", type=Path, default=OUT, help=f"folder of the runs (default: {OUT})")
@@ -96,13 +97,13 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
-def _chosen(args: argparse.Namespace) -> dict[str, BenchTask]:
+def _chosen(args: argparse.Namespace, words: Sequence[str]) -> dict[str, BenchTask]:
     known = tasks()
-    names = list(known) if "all" in args.tasks else args.tasks
+    names = list(known) if "all" in words else words
     wrong = [name for name in names if name not in known]
     if wrong:
         raise ValueError(
-            f"task={wrong[0]!r} is unknown: choose among {', '.join(known)}, or all, list, report"
+            f"task={wrong[0]!r} is unknown: choose among {', '.join(known)}, or all, list, advise, report"
         )
     import_from_here()
     own = {path.replace(":", "."): own_task(path) for path in args.mine}
@@ -139,11 +140,14 @@ def _run(args: argparse.Namespace) -> int:
     )
     console = make_console()
     stopped: str | None = None
+    advises = args.tasks[:1] == ["advise"]
     try:
         with limited(args.hours):
-            for name, task in _chosen(args).items():
+            for name, task in _chosen(args, args.tasks[advises:]).items():
                 tell(console, f"{name}: {task.about}")
-                stopped = TaskRun(name, task, bench, command=command_of(name, args)).run(console)
+                command = "" if advises else command_of(name, args)
+                run = TaskRun(name, task, bench, command=command)
+                stopped = run.advise(console) if advises else run.run(console)
                 if stopped is not None:
                     break
     except KeyboardInterrupt:

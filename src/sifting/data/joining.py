@@ -11,8 +11,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
+from sifting.data.member import put_together
 from sifting.data.samples import Samples
+from sifting.data.tree import children, is_array, is_graph, is_tensordict
 
 # What positions that a shorter sequence lacks are filled with: one value, or one for each key.
 Pad = float | Mapping[str, float]
@@ -36,6 +39,12 @@ def join(parts: Sequence[Any], *, pad: Pad | None = None, samples: Samples | Non
     if len(parts) == 1:
         return parts[0]
     samples = Samples() if samples is None else samples
+    if samples.take_with is not None:
+        raise ValueError(
+            "batches of an iterable are joined into the candidates of a step, and take= says how one is divided, "
+            "not how two are joined: pass draws='batch', by which each batch is the candidates of its step, or "
+            "give a DataLoader, whose collate_fn puts them together"
+        )
     sizes = [samples.size(part) for part in parts]
     columns = [samples.columns(part, size=size) for part, size in zip(parts, sizes, strict=True)]
     if len({len(found) for found in columns}) > 1:
@@ -46,11 +55,50 @@ def join(parts: Sequence[Any], *, pad: Pad | None = None, samples: Samples | Non
             )
             + ". Yield batches of one structure, or pass draws='batch'"
         )
+    if samples.documents(parts[0]) is None:
+        _check_carried(
+            [
+                samples.with_columns(part, [None] * len(found), size=size)
+                for part, found, size in zip(parts, columns, sizes, strict=True)
+            ]
+        )
     masks = [_mask(part) for part in parts]
     joined = []
     for place, column in enumerate(zip(*columns, strict=True)):
         joined.append(_joined(_name(parts[0], column[0], place), column, masks, pad))
     return samples.with_columns(parts[0], joined, size=sizes[0])
+
+
+def _check_carried(rests: Sequence[Any], path: str = "") -> None:
+    """Raise where what goes along with all samples is not the same in batches that are to be one.
+
+    Args:
+        rests: the batches without their per-sample members.
+        path: of these in the batch.
+    """
+    inside = [children(rest) for rest in rests]
+    if inside[0] is not None:
+        for step in inside[0]:
+            _check_carried(
+                [found[step] for found in inside if found and step in found], path + step
+            )
+        return
+    first = rests[0]
+    for other in rests[1:]:
+        if other is first or not (is_array(first) or isinstance(first, int | float)):
+            continue  # names and settings that no model computes with
+        same = type(other) is type(first) and (
+            first.shape == other.shape and bool((first == other).all())
+            if is_array(first)
+            else first == other
+        )
+        if not same:
+            shown = [str(tuple(one.shape)) if is_array(one) else repr(one) for one in rests]
+            raise ValueError(
+                f"batches that cannot be joined: batch{path} does not go by sample, and is not the same in them "
+                f"({' and '.join(dict.fromkeys(shown))}). Keep it out of the batch, let it have one entry a "
+                "sample, or pass draws='batch'"
+            )
 
 
 def _name(batch: Any, column: Any, place: int) -> str:
@@ -73,8 +121,15 @@ def _joined(name: str, column: Sequence[Any], masks: list[Tensor | None], pad: P
     if len({type(part) for part in column}) > 1:
         kinds = ", ".join(sorted({type(part).__name__ for part in column}))
         raise ValueError(f"batches that cannot be joined: {name} is a {kinds}")
+    if isinstance(first, PackedSequence):
+        sequences = [one for part in column for one in unpack_sequence(part)]
+        return pack_sequence(sequences, enforce_sorted=False)
     if isinstance(first, list | tuple):
         return type(first)(entry for part in column for entry in part)
+    if is_graph(first):
+        return put_together(column)
+    if is_tensordict(first):
+        return torch.cat(list(column))
     if not isinstance(first, Tensor):
         import numpy  # in use already, since the batch holds an array
 

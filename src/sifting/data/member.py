@@ -5,6 +5,7 @@ Shapes: N samples, K of them taken.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -104,12 +105,23 @@ def pick(column: Any, indices_K: Tensor, *, shared: dict[int, Tensor] | None = N
     if is_tensordict(column):
         return column[indices_K]
     if is_graph(column):
-        # the class that collates: the batch's own is made from it and from the graphs' class
-        named: list[Any] = [kind for kind in type(column).__mro__ if kind.__name__ == "Batch"]
-        graphs = column.index_select(indices_K.cpu())
-        return (named or [type(column)])[0].from_data_list(list(graphs))
+        return _collated(column, list(column.index_select(indices_K.cpu())))
     entries = [column[i] for i in indices_K.tolist()]
     return entries if isinstance(column, list) else tuple(entries)
+
+
+def put_together(batches: Sequence[Any]) -> Any:
+    """One batch of the graphs of several."""
+    graphs = [
+        graph for one in batches for graph in one.index_select(torch.arange(own_size(one) or 0))
+    ]
+    return _collated(batches[0], graphs)
+
+
+def _collated(like: Any, graphs: list[Any]) -> Any:
+    # the class that collates: the batch's own is made from it and from the graphs' class
+    named: list[Any] = [kind for kind in type(like).__mro__ if kind.__name__ == "Batch"]
+    return (named or [type(like)])[0].from_data_list(graphs)
 
 
 def _pick_nested(column: Tensor, indices_K: Tensor, shared: dict[int, Tensor]) -> Tensor:

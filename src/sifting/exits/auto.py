@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from sifting.data.stream import plain_indices
 from sifting.exits.base import Exit, Setting, TrainedBatch, ids_in
 from sifting.exits.input import InputExit
+from sifting.exits.loss_predictor import LossPredictor, features
 from sifting.exits.memory import MemoryExit
 from sifting.exits.tuned import TunedExit
 from sifting.model.objective import Score
@@ -18,7 +21,7 @@ from sifting.model.stack import StackError
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
 
-MEMORY = "memory"
+MEMORY, PREDICTED = "memory", "predicted"
 
 
 class AutoExit(Exit):
@@ -29,7 +32,8 @@ class AutoExit(Exit):
 
     Of the exits that look at the samples, the first that fits the model is taken: one on what the
     model is given (`InputExit`), which runs nothing of it, else one at an early place. A
-    memory competes where the samples' IDs are known.
+    memory competes where the samples' IDs are known; and where it does, so does a predictor of exact
+    losses from both.
 
     Args:
         scorers: by name, in the order in which they are tried.
@@ -54,6 +58,8 @@ class AutoExit(Exit):
         self.active = self.looks = ""
         self.costs: dict[str, float] = {}
         self.refused: dict[str, str] = {}
+        self.predictor = LossPredictor()
+        self._known: dict[Any, Tensor] = {}  # by ID, what a loss was predicted from last
         self._prepared = False
 
     def __repr__(self) -> str:
@@ -78,6 +84,15 @@ class AutoExit(Exit):
     def memory(self) -> MemoryExit | None:
         found = self.scorers.get(MEMORY)
         return found if isinstance(found, MemoryExit) else None
+
+    @property
+    def competing(self) -> tuple[str, ...]:
+        """Names of all that can be selected by."""
+        return (*self.scorers, PREDICTED) if self._predicts else tuple(self.scorers)
+
+    @property
+    def _predicts(self) -> bool:
+        return not self._named and self.memory is not None and bool(self.looks)
 
     def suits(self, setting: Setting) -> None:
         for name, scorer in list(self.scorers.items()):
@@ -125,6 +140,8 @@ class AutoExit(Exit):
             self.looks = name
             self.costs.setdefault(name, cost_of(scorer, plan, model, probe))
         self.costs[MEMORY] = 0.0
+        if self.looks:
+            self.costs[PREDICTED] = self.costs[self.looks]
         self._prepared = True
         if not self.active:
             self.active = self.looks
@@ -171,6 +188,48 @@ class AutoExit(Exit):
                     self._give_up_memory(error)
         return found
 
+    def predicted(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        batch: Any,
+        scores_B: Tensor,
+        ids: Sequence[Any] | None,
+        *,
+        note: bool = True,
+    ) -> Tensor | None:
+        """Losses as predicted from everything that is known; None where too little is.
+
+        Args:
+            scores_B: of the exit that looks at samples.
+            ids: of the samples, where the sifter drew them itself.
+            note: whether to keep what they are predicted from until the exact losses are there.
+        """
+        memory = self.memory
+        if ids is None and plan.call.ids is not None:
+            ids = ids_in(plan.call, batch)
+        if not self._predicts or memory is None or ids is None:
+            return None
+        looks, ids = self.scorers[self.looks], plain_indices(ids)
+        exit_B = None if looks.runs else looks.score(plan, model, batch, "loss", False)
+        inputs_BF = features(*memory.remembered(ids), scores_B, exit_B)
+        if note:
+            self._known = dict(zip(ids, inputs_BF, strict=True))
+        return self.predictor(inputs_BF) if self.predictor.ready else None
+
+    def refined(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        batch: Any,
+        scores_B: Tensor,
+        ids: Sequence[Any] | None,
+    ) -> Tensor:
+        if self.active != PREDICTED:
+            return scores_B
+        found_B = self.predicted(plan, model, batch, scores_B, ids)
+        return scores_B if found_B is None else found_B.to(scores_B.device)
+
     def new(self, ids: Sequence[Any] | None) -> Tensor | None:
         """Which samples were never trained; None where no memory can tell."""
         memory = self.memory
@@ -196,6 +255,8 @@ class AutoExit(Exit):
             scorer.learn(plan)
 
     def observe(self, trained: TrainedBatch, losses_B: Tensor) -> None:
+        if self._known and _has_ids(trained):
+            self._learn_losses(trained, losses_B)
         for name, scorer in list(self.scorers.items()):
             if scorer.observes and not (name == MEMORY and not _has_ids(trained)):
                 try:
@@ -204,6 +265,14 @@ class AutoExit(Exit):
                     if name != MEMORY:
                         raise
                     self._give_up_memory(error)
+
+    def _learn_losses(self, trained: TrainedBatch, losses_B: Tensor) -> None:
+        ids = trained.ids if trained.ids is not None else ids_in(trained.call, trained.members)
+        rows = [i for i, one in enumerate(plain_indices(ids)) if one in self._known]
+        if rows:
+            inputs_BF = torch.stack([self._known[plain_indices(ids)[i]] for i in rows])
+            self.predictor.learn(inputs_BF, losses_B.detach().cpu()[rows])
+        self._known = {}
 
     def end_step(self) -> None:
         for scorer in self.scorers.values():
@@ -221,10 +290,12 @@ class AutoExit(Exit):
     def state_dict(self) -> dict[str, Any]:
         states = {name: scorer.state_dict() for name, scorer in self.scorers.items()}
         found = {"looks": self.looks, "costs": dict(self.costs), "refused": dict(self.refused)}
-        return {"active": self.active, "scorers": states, **found}
+        known = {"predictor": self.predictor.state_dict()}
+        return {"active": self.active, "scorers": states, **found, **known}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if set(state) != {"active", "scorers", "looks", "costs", "refused"}:
+        wanted = {"active", "scorers", "looks", "costs", "refused"}
+        if set(state) - {"predictor"} != wanted:
             raise ValueError(
                 f"the state holds {', '.join(state) or 'nothing'} of an exit, not what an autopilot's exit "
                 "has learned: make the sifter with the exit the state was saved with"
@@ -238,6 +309,8 @@ class AutoExit(Exit):
         for name in refused:
             if name in self.scorers:
                 self._refuse(name, str(refused.get(name)))
+        if "predictor" in state:
+            self.predictor.load_state_dict(found.inside("predictor").content)
         self.active, self.looks = str(state["active"]), str(state["looks"])
         self.costs = prices
 

@@ -101,6 +101,22 @@ class Exit(ABC):
                 the next `learn`.
         """
 
+    def refined(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        batch: Any,
+        scores_B: Tensor,
+        ids: Sequence[Any] | None,
+    ) -> Tensor:
+        """What becomes of a batch's scores where the samples' IDs say more; by default nothing.
+
+        Args:
+            scores_B: of all candidates of a step.
+            ids: of them, where the sifter drew them itself.
+        """
+        return scores_B
+
     def expect(self, samples: int | None) -> None:  # noqa: B027
         """Take note of how many samples the data set has, where their IDs are its indices."""
 

@@ -137,10 +137,14 @@ class MemoryExit(Exit):
         """Scores of samples that are no candidates of a step: nothing is counted as passed over."""
         return self._score(self.table.slots(ids), ids)[0]
 
+    def remembered(self, ids: Sequence[Any]) -> tuple[Tensor, Tensor]:
+        """Losses as last trained, not a number where there is none, and how often each was passed over."""
+        self._write()
+        return self.table.read(self.table.slots(ids))
+
     def new(self, ids: Sequence[Any]) -> Tensor:
         """Which samples have no loss yet, since they were never trained."""
-        self._write()
-        return self.table.read(self.table.slots(ids))[0].isnan()
+        return self.remembered(ids)[0].isnan()
 
     def _score(self, slots_B: Tensor, ids: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Scores, and how often each was passed over before."""

@@ -103,7 +103,8 @@ def compare_gradients(
     piece = plan.call.samples.take(batch, rows, size=size) if some < size else batch
     with torch.enable_grad():
         leaves = {name: outputs[name][:some].detach().float().requires_grad_() for name in names}
-        total = reduced(plan, leaves, piece, None if weights_B is None else weights_B[:some])
+        weights = None if weights_B is None else weights_B[:some]
+        total = reduced(plan, leaves, piece, weights, whole=batch)
         if total is None or not total.requires_grad:
             return None
         wanted = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
@@ -124,7 +125,12 @@ def compare_gradients(
 
 
 def reduced(
-    plan: Plan, logits: dict[str, Tensor], batch: Any, weights_B: Tensor | None = None
+    plan: Plan,
+    logits: dict[str, Tensor],
+    batch: Any,
+    weights_B: Tensor | None = None,
+    *,
+    whole: Any = None,
 ) -> Tensor | None:
     """A batch's loss from its logits as a step would have it: over labelled positions.
 
@@ -133,6 +139,8 @@ def reduced(
         logits: by name.
         batch: whose labels they are compared with.
         weights_B: of the samples, where their losses are multiplied; then the mean is over samples.
+        whole: the batch that `batch` is a part of. Each term is then what it adds to the mean over that
+            one: of tokens and of sequences, a part has not the same share.
     """
     labels = plan.call.labels_of(batch)
     if weights_B is not None:
@@ -148,10 +156,12 @@ def reduced(
         part.logits not in logits or part.labels not in labels for part in plan.parts
     ):
         return None
-    terms = [
-        part.weight * reduced_loss(part, logits[part.logits], labels[str(part.labels)])
-        for part in plan.parts
-    ]
+    all_labels = labels if whole is None else plan.call.labels_of(whole)
+    terms = []
+    for part in plan.parts:
+        name = str(part.labels)
+        share = part.count(labels[name]) / max(1, part.count(all_labels[name]))
+        terms.append(part.weight * share * reduced_loss(part, logits[part.logits], labels[name]))
     return torch.stack(terms).sum()
 
 

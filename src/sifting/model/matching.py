@@ -164,7 +164,10 @@ def _value(part: Part, logits: Tensor, labels: Tensor) -> float:
     """A part's reduced loss; not a number where labels are of no class under this reading."""
     if part.kind in ("classes", "classes_first"):
         classes = logits.shape[1 if part.kind == "classes_first" else -1]
-        counted = labels[labels != part.ignore]
+        labels_seen = (
+            labels[:, part.shift :] if part.shift else labels
+        )  # nothing predicts the first
+        counted = labels_seen[labels_seen != part.ignore]
         if bool(((counted < 0) | (counted >= classes)).any()):
             return float("nan")
     return float(reduced_loss(part, logits, labels))

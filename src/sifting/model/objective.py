@@ -30,6 +30,7 @@ from sifting.model.parts import (
     score_rows,
 )
 from sifting.model.sample_losses import PerSampleLoss
+from sifting.model.time_first import refuse_time_first
 
 __all__ = [
     "CHUNK",
@@ -115,6 +116,7 @@ def resolve(
         output = call.run(model, batch)
         given = logits_of(output)
         reference = loss_of(output) if reference is None and not given else reference
+    refuse_time_first(call, model, batch, given)
     if not custom:
         _refuse_contrast(call, model, batch, given)
     options = match_parts(given, labels, ignore=ignore)

@@ -69,6 +69,15 @@ class Part:
         labels_BT = labels.reshape(len(labels), -1)
         return labels_BT[:, self.shift :] != self.ignore
 
+    def count(self, labels: Tensor) -> int:
+        """How many of these labels its mean over a batch is taken over, up to a constant factor.
+
+        >>> Part("logits", "labels", "classes").count(torch.tensor([[7, -100, 4], [2, -100, -100]]))
+        3
+        """
+        hard = self.has_classes and self.kind != "soft"
+        return int(self.labelled(labels).sum()) if hard else len(labels)
+
     def __str__(self) -> str:
         if self.labels is None:
             return f"{self.logits} → no labels"

@@ -48,8 +48,10 @@ def selector_settings(sifter: Sifter) -> dict[str, Any] | None:
     return {k: found[k] for k in ("exit", "score", "policy", "keep", "explore", "trim")}
 
 
-def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | None) -> Sifter:
-    """The sifter of the config's arm."""
+def make_sifter(
+    config: RunConfig, problem: Problem, updates: int, log: Path | None, *, done: int = 0
+) -> Sifter:
+    """The sifter of the config's arm, of a run of which some updates were made without it."""
     rank, world = rank_and_world()
     arm = find_arm(config.arm)
     warm, last = (
@@ -60,7 +62,7 @@ def make_sifter(config: RunConfig, problem: Problem, updates: int, log: Path | N
         held_out = None if problem.held_out is None else problem.held_out()
         more["trial"] = Trial(
             held_out=held_out,
-            updates=updates * config.accumulate,
+            updates=(updates - done) * config.accumulate,
             loss=problem.loss,
             optimizer=problem.optimizer,
             accumulate=config.accumulate,
@@ -145,6 +147,7 @@ def assemble(
     resume: bool = False,
     extra: Mapping[str, Any] | None = None,
     reference: Mapping[str, float] | None = None,
+    start: Path | None = None,
 ) -> Engine:
     """One run of a problem, its folder made or reopened, at its last checkpoint.
 
@@ -157,8 +160,10 @@ def assemble(
         resume: go on from the folder's last checkpoint.
         extra: more for `config.json`, e.g. the budget.
         reference: see `Engine`.
+        start: folder of another run, with whose last weights, optimizer and learning rate this one begins.
     """
     rank, world = rank_and_world()
+    begun = Found() if start is None else _begun(start, updates)
     if not resume:
         check_new(out)
         if rank == 0:
@@ -169,7 +174,8 @@ def assemble(
         gpu = [where.index] if where.type == "cuda" else None
         wrapped = DistributedDataParallel(problem.model, device_ids=gpu)
         problem = replace(problem, model=wrapped)
-    sifter = make_sifter(config, problem, updates, out / "audits.jsonl")
+    done = begun.step or 0
+    sifter = make_sifter(config, problem, updates, out / "audits.jsonl", done=done)
     settings = {**run_settings(name, config, problem, sifter), "updates": updates, **(extra or {})}
     loader = problem.loader(sifter)  # may refuse: before a folder is made
     found = find_checkpoint(out) if resume else Found()
@@ -198,7 +204,21 @@ def assemble(
     )
     engine = Engine(task, sifter, make_pace(config, updates), folder, reference=reference)
     engine.resume(found)
+    if start is not None and begun.state is not None:
+        engine.begin(begun.state, Checkpoints(start / "checkpoints").path(done))
     return engine
+
+
+def _begun(start: Path, updates: int) -> Found:
+    """The newest checkpoint of another run, with updates left to make."""
+    found = find_checkpoint(start)
+    if found.step is None:
+        raise ValueError(f"{start} has no checkpoint to begin with")
+    if found.step >= updates:
+        raise ValueError(
+            f"{start} has made {found.step} updates, and {updates} are planned: nothing is left to make"
+        )
+    return found
 
 
 def find_checkpoint(out: Path) -> Found:

@@ -90,6 +90,23 @@ class Parts:
             )
         return progress
 
+    def begin(self, state: Mapping[str, Any], *, where: Path, pace: Pace) -> Progress:
+        """Begin where another run was: with its weights, optimizer and learning rate, and no more.
+
+        Args:
+            state, where, pace: as for `load`.
+        """
+        try:
+            update = Plain(state, "the run").whole("update", most=pace.updates)
+            unwrap(self.task.model).load_state_dict(state["model"])
+            self.task.optimizer.load_state_dict(state["optimizer"])
+            self._load_schedule(state["schedule"], update)
+            self.scaler.load_state_dict(state["scaler"])
+        except Exception as error:  # as in `load`
+            told = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise RunError(f"nothing can begin with the checkpoint {where}: {told}") from error
+        return Progress(update=update)
+
     def _progress(self, found: Plain, pace: Pace) -> Progress:
         seconds, losses = found.inside("seconds"), found.get("losses")
         return Progress(

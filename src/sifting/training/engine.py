@@ -96,6 +96,10 @@ class Engine:
             with hearing(self._hear):
                 self.progress = self._parts.load(found.state, where=where, pace=self.pace)
 
+    def begin(self, state: Mapping[str, Any], where: Path) -> None:
+        """Begin with the weights, the optimizer and the learning rate of another run's checkpoint."""
+        self.progress = self._parts.begin(state, where=where, pace=self.pace)
+
     def save(self) -> Path:
         """Write a checkpoint of everything a resumed run needs; all ranks take part.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch.distributed as dist
 
@@ -85,7 +85,7 @@ def hung(signs: Mapping[int, Sign], timeout: float) -> str | None:
     silent = [sign for sign in signs.values() if sign.silent > timeout]
     if silent:
         return "; ".join(_told(sign, "has not answered", sign.silent) for sign in silent)
-    if any(sign.still <= timeout or sign.doing in LONG for sign in signs.values()):
+    if not signs or any(sign.still <= timeout or sign.doing in LONG for sign in signs.values()):
         return None
     last = min(sign.place for sign in signs.values())  # those before it wait for it
     behind = [sign for sign in signs.values() if sign.place == last]
@@ -98,7 +98,10 @@ def _told(sign: Sign, what: str, seconds: float) -> str:
 
 
 class RankWatch:
-    """Says how far this rank is, and looks at the others; in a thread of its own.
+    """Says how far this rank is, and looks at the others, in threads of its own.
+
+    One talks to the store, which may be with a rank that is stopped, and then answers nobody; the other
+    looks at the clock alone.
 
     Args:
         worker: whose progress is told.
@@ -117,8 +120,27 @@ class RankWatch:
         self.over = threading.Event()
         self._seen: dict[int, tuple[Any, float, float]] = {}  # said, when it changed, when it moved
         self._beats = 0
+        self._threads = [
+            threading.Thread(target=work, name="sift-ranks", daemon=True)
+            for work in (self._talk, self._wait_for_answers)
+        ]
 
-    def run(self) -> None:
+    def start(self) -> None:
+        """Begin to watch."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Watch no longer; where the store does not answer, the process ends."""
+        self.over.set()
+        for (
+            thread
+        ) in self._threads:  # one in a call of the store at the interpreter's end aborts it
+            thread.join(timeout=self.timeout + self.every)
+            if thread.is_alive():
+                self._end(self._unanswered(self.timeout))
+
+    def _talk(self) -> None:
         """Until it is over; where a rank hangs, the process ends."""
         before = time.monotonic()
         while not self.over.wait(self.every):
@@ -135,11 +157,33 @@ class RankWatch:
             except RuntimeError as error:
                 why = f"rank 0, or torchrun, which the ranks meet at, does not answer ({_first(error)})"
             if why is not None and not self.over.is_set():
-                say(
-                    f"{self.label}: {why}: rank {self.rank} ends too; --resume goes on from the last checkpoint",
-                    error=True,
-                )
-                os._exit(2)  # the main thread waits where no exception reaches it
+                self._end(why)
+
+    def _wait_for_answers(self) -> None:
+        """Until it is over; where the store has not answered for too long, the process ends."""
+        silent, beats, before = 0.0, self._beats, time.monotonic()
+        while not self.over.wait(self.every):
+            now = time.monotonic()
+            # of a time in which this process itself was stopped, only a part counts
+            silent += min(now - before, 2 * self.every)
+            before = now
+            if self._beats != beats:
+                silent, beats = 0.0, self._beats
+            elif silent > self.timeout:
+                self._end(self._unanswered(silent))
+
+    def _unanswered(self, seconds: float) -> str:
+        return (
+            "rank 0, or torchrun, which the ranks meet at, has not answered for "
+            f"{seconds:.0f} s, since update {self.worker.update}"
+        )
+
+    def _end(self, why: str) -> NoReturn:
+        say(
+            f"{self.label}: {why}: rank {self.rank} ends too; --resume goes on from the last checkpoint",
+            error=True,
+        )
+        os._exit(2)  # the main thread waits where no exception reaches it
 
     def _tell(self) -> None:
         self._beats += 1
@@ -194,15 +238,13 @@ def watching(worker: Worker, timeout: float | None, *, label: str) -> Iterator[N
         yield
         return
     watch = RankWatch(worker, timeout, label)
-    thread = threading.Thread(target=watch.run, name="sift-ranks", daemon=True)
-    thread.start()
+    watch.start()
     try:
         yield
     except RuntimeError as error:
         raise RunError(watch.reason_of(error)) from error
     finally:
-        watch.over.set()
-        thread.join(timeout=2 * watch.every)
+        watch.stop()
 
 
 def _first(error: Exception) -> str:
