@@ -86,6 +86,28 @@ def test_update_flops_of_bert_are_what_torch_counts():
     assert cost.update_flops(BERT, 6) == pytest.approx(found, rel=0.01)
 
 
+def test_frozen_blocks_have_no_backward_and_reused_ones_no_forward():
+    model, batch = bert(BERT, dropout=0.0).train(), bert_batch(BERT, 8)
+    model.bert.embeddings.requires_grad_(False)
+    for block in model.bert.encoder.layer[:2]:
+        block.requires_grad_(False)
+    # the head is trained, and shares no weight with the embedding
+    model.cls.predictions.decoder.weight = torch.nn.Parameter(
+        model.cls.predictions.decoder.weight.detach().clone()
+    )
+    sifter = Sifter(model, exit=2, score="loss", keep=0.5, reuse=True, audit_every=0, draws="batch")
+    plain = cost.update_flops(BERT, 4, frozen=2)
+    shorter = cost.update_flops(BERT, 4, frozen=2, reused=2)
+    found = []
+    for kept in sifter([batch] * 2):
+        found.append(counted(lambda kept=kept: model(**kept).loss.backward()))
+    half = {name: value[:4] for name, value in batch.items()}
+    # the first block that is trained gives no gradient to what is before it
+    assert counted(lambda: model(**half).loss.backward()) == pytest.approx(plain, rel=0.05)
+    assert found[-1] == pytest.approx(shorter, rel=0.06)
+    assert shorter < 0.9 * plain
+
+
 @pytest.mark.parametrize("exit", [1, 2, 4])
 @pytest.mark.parametrize("score", ["loss", "entropy"])
 def test_scoring_flops_of_bert_are_what_torch_counts(exit, score):

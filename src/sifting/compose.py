@@ -88,13 +88,12 @@ def check_auto(keep: Any, *, policy: Any, draws: str, scope: str, trial: Trial |
 def make_pilot(
     scorer: Scorer, exit: AutoExit, *, meter: Meter, rule: Rule, trial: Trial | None, seed: int
 ) -> Pilot:
-    """The autopilot, with trials where the loop's step is known."""
+    """The autopilot, with trials once the loop's step is known: a trainer may tell it later."""
     pilot = Pilot(scorer, exit, meter=meter, explore=rule.explore, trial=trial)
-    if trial is not None and trial.loss is not None:
-        rank = dist.get_rank() if in_use() else 0
-        own = seed + 1_000_003 * (rank + 1)  # each rank draws its own
-        pieces = Pieces(scorer, exit, rule=rule, trial=trial, meter=meter, seed=own)
-        pilot.trials = Trials(pieces, pilot.held_out)
+    rank = dist.get_rank() if in_use() else 0
+    own = seed + 1_000_003 * (rank + 1)  # each rank draws its own
+    pieces = Pieces(scorer, exit, rule=rule, trial=trial or Trial(), meter=meter, seed=own)
+    pilot.trials = Trials(pieces, pilot.held_out)
     return pilot
 
 

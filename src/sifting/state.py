@@ -29,6 +29,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
         "generator": sifter._generator.get_state(),
         "autocast": sifter._scorer.autocast,
         "economy": sifter._scorer.economy.state_dict(),
+        "graphs": sifter._scorer.graphs.plain(),
         "cursor": {**cursor, "position": None} if epoch_over else cursor,
         "meter": sifter.meter.state_dict(),
         "exit": sifter.exit.state_dict(),
@@ -62,6 +63,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     economy = found.inside("economy") if "economy" in found else None  # states of before have none
     if economy is not None:
         economy.whole("low", least=-1, most=1)
+    graphs = found.whole("graphs", least=-1, most=1) if "graphs" in found else -1
     if sifter.beside is not None:
         sifter.beside.drop()
     # the last that can fail, so that nothing else has changed yet
@@ -71,6 +73,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     sifter._scorer.autocast = autocast
     if economy is not None:
         sifter._scorer.economy.load_state_dict(economy.content)
+    sifter._scorer.graphs.take(graphs)
     sifter.cursor.adopt(*place)
     sifter.meter.load_state_dict(found.get("meter"))
     sifter.observer.forget()

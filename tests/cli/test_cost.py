@@ -104,6 +104,15 @@ def test_the_report_names_what_it_is_of(capsys):
         (["nowhere.json"], "nowhere.json"),
         (["--tflops", "0"], "tflops=0.0: give a speed above 0"),
         (["--devices", "0"], "devices=0"),
+        (["--frozen", "13"], "frozen=13: the model has 12 blocks"),
+        (["--reuse", "--exit", "2", "--frozen", "1"], "after block 2 can be used again only"),
+        (
+            ["--reuse", "--frozen", "4", "--rows", "labelled"],
+            "reuse does not go with rows=labelled",
+        ),
+        (["--ahead", "2"], "ahead=2: choose 1"),
+        (["--idle", "0.5"], "idle=0.5 is of use only with ahead=1"),
+        (["--ahead", "1", "--idle", "2"], "idle=2.0 is not in [0, 1]"),
     ],
 )
 def test_mistakes_are_named(capsys, arguments, message):
@@ -158,3 +167,32 @@ def test_all_blocks_leave_only_the_head_to_spare(capsys):
 def test_what_cannot_be_scored_is_named(capsys, flag, value):
     assert cli.main(["cost", flag, value]) == 2
     assert value in capsys.readouterr().err
+
+
+def test_scoring_beside_the_step_adds_what_does_not_fit(capsys):
+    alone = predicted(capsys, "--length", 128)
+    busy = predicted(capsys, "--length", 128, "--ahead", 1)
+    half = predicted(capsys, "--length", 128, "--ahead", 1, "--idle", alone["ratio"] / 2)
+    assert busy["added"] == alone["added"] == alone["ratio"]
+    assert half["added"] == pytest.approx(alone["ratio"] / 2)
+    assert busy["peak_bytes"] == alone["scoring_bytes"] + alone["update_bytes"]
+    assert alone["peak_bytes"] == alone["update_bytes"]
+    # a core of its own, as it was measured
+    run = json.loads((RESULTS / "ahead-128.json").read_text())
+    own = predicted(capsys, "--length", 128, "--ahead", 1, "--idle", 1)
+    assert 1 + own["added"] == pytest.approx(run["ratios"]["ahead"]["wall"], abs=0.02)
+
+
+def test_a_frozen_prefix_that_is_reused_is_paid_for_once(capsys):
+    trained = predicted(capsys, "--exit", 6)
+    frozen = predicted(capsys, "--exit", 6, "--frozen", 8)
+    reused = predicted(capsys, "--exit", 6, "--frozen", 8, "--reuse")
+    assert frozen["update_flops"] < trained["update_flops"]
+    assert frozen["ratio"] > trained["ratio"]
+    assert reused["ratio"] == frozen["ratio"]
+    # as many kept as not: half of the blocks' work is what the update would do anyway
+    assert 0.5 * frozen["added"] < reused["added"] < 0.6 * frozen["added"]
+    assert cli.main(["cost", "--exit", "6", "--frozen", "8", "--reuse"]) == 0
+    out = capsys.readouterr().out
+    assert "frozen 8" in out
+    assert f"adds {reused['added']:.3f} of an update, not {reused['ratio']:.3f}" in out

@@ -62,7 +62,7 @@ def train(net: Net, change: Any = lambda x: x, steps: int = STEPS, **options: An
 
 def same(a: Any, b: Any) -> bool:
     return all(
-        torch.allclose(x, y, rtol=1e-5, atol=1e-6)
+        torch.allclose(x, y, rtol=1e-6, atol=1e-6)
         for one, other in zip(a, b, strict=True)
         for x, y in zip(one, other, strict=True)
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 import torch
@@ -16,13 +17,14 @@ from torch.optim import LBFGS
 from sifting.autopilot.aside import Aside
 from sifting.autopilot.options import PLAIN, Option
 from sifting.autopilot.trial import Trial
-from sifting.data.by_index import IndexDraws
+from sifting.data.by_index import IndexDraws, OwnStreams
 from sifting.data.stream import plain_indices
 from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.exits.base import TrainedBatch
 from sifting.exits.scoring import Scorer
 from sifting.measure.meter import Meter
 from sifting.parallel.detect import data_parallel, replicated
+from sifting.rng import RandomState
 from sifting.selection.choice import Rule
 
 
@@ -55,13 +57,14 @@ class Pieces:
         self.meter, self.seed = meter, seed
         self.draws: IndexDraws | None = None
         self._loader: Any = None
+        self._single: bool | None = None  # whether each index is one sample, once it was tried
         self._seen: list[Any] = []  # by a state, for a loader that is not there yet
         self._generator = torch.Generator()
 
     def reads(self, loader: Any) -> None:
         """Take note of the loader that is iterated from now on."""
         if loader is not self._loader:
-            self._loader, self.draws = loader, IndexDraws.of(loader)
+            self._loader, self.draws, self._single = loader, IndexDraws.of(loader), None
             self.note(self._seen)
             self._seen = []
 
@@ -90,6 +93,8 @@ class Pieces:
             )
         if len(self.draws.among) < 2 * size:
             return f"its data set has {len(self.draws.among)} samples for batches of {size}"
+        if not self._one_each(self.draws):
+            return "an index of its data set is not one sample (rows of several documents)"
         if self.scorer.sharded:
             return "its parameters are sharded"
         if replicated(self.scorer.whole) and data_parallel(self.scorer.whole) is None:
@@ -97,6 +102,18 @@ class Pieces:
         if isinstance(self.trial.optimizer, LBFGS):
             return "LBFGS calls the loss by itself"
         return None
+
+    def _one_each(self, draws: IndexDraws) -> bool:
+        """Whether two indices make a batch of two samples, read without a trace."""
+        if self._single is None:
+            streams, own = RandomState.now(), OwnStreams(draws.loader.dataset)
+            try:
+                some = list(islice(draws.among, 2))
+                self._single = self.scorer.call.samples.size(draws.read(some)) == len(some)
+            finally:
+                streams.restore()
+                own.restore()
+        return self._single
 
     @contextmanager
     def open(self) -> Iterator[Aside]:

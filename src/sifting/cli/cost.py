@@ -2,6 +2,8 @@
 
     sift cost                                   # the paper's BERT-base at length 512
     sift cost --length 128 --rows labelled      # the exit's block only where labels are
+    sift cost --exit 6 --frozen 8 --reuse       # adapters on the upper blocks
+    sift cost --ahead 1 --idle 0.1              # beside the step, on a device that is idle a tenth of it
     sift cost path/to/config.json --exit 2 --length 1024 --labelled 1 --devices 64 --batch 8
 
 FLOPs, memory, the share of time that follows if scoring does its products as fast as the update
@@ -33,7 +35,11 @@ def report(name: str, p: PredictedCost, args: argparse.Namespace) -> str:
         rows.append(("seconds", f"{p.scoring_seconds:.3f}", f"{p.update_seconds:.3f}"))
     left_out = "".join(
         f", {option} {value}"
-        for option, value in (("rows", args.rows), ("view", args.view))
+        for option, value in (
+            ("rows", args.rows),
+            ("view", args.view),
+            ("frozen", args.frozen or None),
+        )
         if value is not None
     )
     lines = [
@@ -42,6 +48,7 @@ def report(name: str, p: PredictedCost, args: argparse.Namespace) -> str:
         "",
         *(f"{a:<28}{b:>10}{c:>10}" for a, b, c in rows),
         "",
+        *_ways(p, args),
         f"sifting pays once it saves more than {p.scoring_share:.1%} of the steps",
     ]
     if p.devices > 1:
@@ -56,6 +63,22 @@ def report(name: str, p: PredictedCost, args: argparse.Namespace) -> str:
             f"both at {args.bandwidth:g} GB/s: {p.talking_seconds:.4f} s a step, if not hidden"
         )
     return "\n".join(lines)
+
+
+def _ways(p: PredictedCost, args: argparse.Namespace) -> list[str]:
+    """What becomes of scoring's time where it is not simply added to the update's."""
+    if args.reuse:
+        return [
+            f"reuse: the kept take {p.reused_flops / 1e12:.3g} teraFLOPs of the update from scoring, and "
+            f"sifting adds {p.added:.3f} of an update, not {p.ratio:.3f}"
+        ]
+    if args.ahead:
+        return [
+            f"ahead: {min(p.ratio, args.idle):.3f} of an update is scored beside it and {p.added:.3f} added to "
+            f"it, where {args.idle:g} of its computing could be done beside; both at once take "
+            f"{p.peak_bytes / 2**30:.1f} GiB"
+        ]
+    return []
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -74,6 +97,19 @@ def build_parser() -> argparse.ArgumentParser:
         help="labelled positions of each that are scored, or 'labelled' for all and no others",
     )
     add("--view", type=int, help="positions of each that are looked at, from the first")
+    add("--frozen", type=int, default=0, help="first blocks that nothing is trained in")
+    add(
+        "--reuse",
+        action="store_true",
+        help="the kept take their states after the exit from scoring",
+    )
+    add("--ahead", type=int, default=0, help="1 where candidates are scored beside the step before")
+    add(
+        "--idle",
+        type=float,
+        default=0.0,
+        help="what a device could compute beside an update, over the update's: 1 for one more device",
+    )
     add("--batch", type=int, default=32, help="sequences that a device trains in a step")
     add("--devices", type=int, default=1)
     add("--itemsize", type=int, default=4, help="bytes of a number: 2 for bf16")
@@ -105,6 +141,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             labelled=args.labelled,
             rows=int(args.rows) if args.rows and args.rows.isdigit() else args.rows,
             view=args.view,
+            frozen=args.frozen,
+            reuse=args.reuse,
+            ahead=args.ahead,
+            idle=args.idle,
             batch=args.batch,
             devices=args.devices,
             itemsize=args.itemsize,

@@ -131,21 +131,35 @@ def seen_flops(
     return replace(fewer, blocks=fewer.blocks - spared)
 
 
-def update_flops(shape: Shape, sequences: int) -> float:
+def update_flops(shape: Shape, sequences: int, *, frozen: int = 0, reused: int = 0) -> float:
     """FLOPs of an update on some sequences: forward and backward, the head on every position.
 
     >>> from sifting.cost import BERT_BASE
-    >>> f"{update_flops(BERT_BASE, 256):.3g}"
-    '9.31e+13'
+    >>> f"{update_flops(BERT_BASE, 256):.3g}, {update_flops(BERT_BASE, 256, frozen=12):.3g}"
+    '9.31e+13, 4.36e+13'
 
     The optimizer's step has no matrix products; its time is that of reading the weights.
 
     Args:
         shape: the model.
         sequences: how many are trained.
+        frozen: first blocks in which nothing is trained, nor in the embedding: no backward goes there.
+        reused: first blocks whose states are taken from scoring, so that they are not run.
     """
     check_whole("sequences", sequences, 1)
-    return UPDATE * sequences * forward_flops(shape).total
+    check_whole("frozen", frozen, 0)
+    if frozen > shape.layers:
+        raise ValueError(f"frozen={frozen}: the model has {shape.layers} blocks")
+    if reused > frozen:
+        raise ValueError(
+            f"states after block {reused} can be used again only where nothing before it is trained, and "
+            f"frozen={frozen}"
+        )
+    whole = forward_flops(shape)
+    block = whole.blocks / shape.layers
+    forward = whole.total - (whole.embedding + reused * block if reused else 0)
+    backward = (UPDATE - 1) * (whole.total - (whole.embedding + frozen * block if frozen else 0))
+    return sequences * (forward + backward)
 
 
 def scoring_flops(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sifting.cost.flops import Rows, scoring_flops, scoring_ratio, update_flops
@@ -21,10 +21,14 @@ class PredictedCost:
         devices: ranks that train together.
         candidates, kept: sequences that a device scores and trains in a step.
         parameters: of the model.
-        scoring_flops, update_flops: of a step, on a device.
-        ratio: of those two.
-        scoring_share: of a step's time, r / (1 + r) for the ratio r.
+        scoring_flops, update_flops: of a step, on a device; the update as it is without sifting.
+        reused_flops: of these, what a sifted update takes over from scoring (`reuse`).
+        ratio: scoring over the update.
+        added: time that sifting adds to a step, over the update's: the ratio, less what is reused, or what
+            of it does not fit beside the update (`ahead`).
+        scoring_share: of a step's time, a / (1 + a) for what is added.
         scoring_bytes, update_bytes: peak memory of a device beside weights and optimizer.
+        peak_bytes: of both: the larger, or their sum where they run at once.
         moved: of all kept sequences, how many change their device where all choose together.
         gathered_bytes: what scoring adds to the parameters that a sharded model gathers.
         scoring_seconds, update_seconds, talking_seconds: where speeds are given; talking is
@@ -39,10 +43,13 @@ class PredictedCost:
     parameters: int
     scoring_flops: float
     update_flops: float
+    reused_flops: float
     ratio: float
+    added: float
     scoring_share: float
     scoring_bytes: float
     update_bytes: float
+    peak_bytes: float
     moved: float
     gathered_bytes: float
     scoring_seconds: float | None = None
@@ -58,6 +65,10 @@ def predict(
     labelled: float = 0.15,
     rows: Rows | None = None,
     view: int | None = None,
+    frozen: int = 0,
+    reuse: bool = False,
+    ahead: int = 0,
+    idle: float = 0.0,
     batch: int = 32,
     devices: int = 1,
     itemsize: int = 4,
@@ -81,6 +92,11 @@ def predict(
         rows: labelled positions of each sequence that are scored, or "labelled" for all of them and
             nothing else of the exit's block.
         view: positions of each that are looked at.
+        frozen: first blocks in which nothing is trained, nor in the embedding.
+        reuse: whether the kept take their states after the exit from scoring; needs those blocks frozen.
+        ahead: 1 where the next candidates are scored beside the step.
+        idle: with `ahead`, what could be computed beside an update without slowing it, over the update's own
+            computing: 0 on a device that is busy to its limit, 1 where another as fast does nothing.
         batch: sequences that a device trains in a step.
         devices: how many there are.
         itemsize: bytes of a number; 2 for bf16.
@@ -94,8 +110,9 @@ def predict(
     for name, value in (("tflops", tflops), ("bandwidth", bandwidth)):
         if value is not None and not value > 0:
             raise ValueError(f"{name}={value}: give a speed above 0, or leave it out")
+    _check_ways(rows=rows, view=view, reuse=reuse, ahead=ahead, idle=idle)
     less: dict[str, Any] = {"labelled": labelled, "rows": rows, "view": view}
-    ratio = scoring_ratio(shape, exit=exit, keep=keep, **less)
+    scoring_ratio(shape, exit=exit, keep=keep, **less)  # says what is wrong with them
     candidates = round(batch / keep)
     if kept_count(keep, candidates) != batch:
         raise ValueError(
@@ -104,7 +121,16 @@ def predict(
         )
     blocks = shape.layers if exit is None else exit
     scoring = scoring_flops(shape, candidates, exit=exit, **less)
-    update = update_flops(shape, batch)
+    update = update_flops(shape, batch, frozen=frozen)
+    reused = blocks if reuse else 0
+    spared = update - update_flops(shape, batch, frozen=frozen, reused=reused)
+    ratio = scoring / update
+    added = max(0.0, ratio - idle) if ahead else ratio - spared / update
+    seen = shape if view is None else replace(shape, length=min(view, shape.length))
+    scoring_peak = scoring_bytes(
+        seen, candidates, labelled=labelled, itemsize=itemsize, copies=4 if entropy else 2
+    )
+    update_peak = update_bytes(shape, batch, itemsize=itemsize)
     moved = moved_samples(candidates, keep, devices)
     gathered = blocks * shape.block_weights * itemsize * (devices - 1) / devices
     speed = None if tflops is None else tflops * 1e12
@@ -121,18 +147,36 @@ def predict(
         parameters=shape.parameters,
         scoring_flops=scoring,
         update_flops=update,
+        reused_flops=spared,
         ratio=ratio,
-        scoring_share=ratio / (1 + ratio),
-        scoring_bytes=scoring_bytes(
-            shape, candidates, labelled=labelled, itemsize=itemsize, copies=4 if entropy else 2
-        ),
-        update_bytes=update_bytes(shape, batch, itemsize=itemsize),
+        added=added,
+        scoring_share=added / (1 + added),
+        scoring_bytes=scoring_peak,
+        update_bytes=update_peak,
+        peak_bytes=scoring_peak + update_peak if ahead else max(scoring_peak, update_peak),
         moved=moved,
         gathered_bytes=gathered,
         scoring_seconds=None if speed is None else scoring / speed,
         update_seconds=None if speed is None else update / speed,
         talking_seconds=talking,
     )
+
+
+def _check_ways(
+    *, rows: Rows | None, view: int | None, reuse: bool, ahead: int, idle: float
+) -> None:
+    """Raise where these do not go together, as a sifter does."""
+    if ahead not in (0, 1):
+        raise ValueError(f"ahead={ahead}: choose 1, or 0 to score when candidates are asked for")
+    if not 0 <= idle <= 1:
+        raise ValueError(f"idle={idle} is not in [0, 1]: it is a share of an update's computing")
+    if idle and not ahead:
+        raise ValueError(
+            f"idle={idle} is of use only with ahead=1: else nothing runs beside the update"
+        )
+    for name, given in (("rows", rows), ("view", view), ("ahead", ahead or None)):
+        if reuse and given is not None:
+            raise ValueError(f"reuse does not go with {name}={given}: leave one of them out")
 
 
 def moved_samples(candidates: int, keep: float, devices: int) -> float:

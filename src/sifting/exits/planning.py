@@ -18,6 +18,7 @@ from sifting.model.agreement import to_verify, verifiable, verify
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.evidence import MOST_CHECKS, Evidence
+from sifting.model.no_trace import first_parameter
 from sifting.model.objective import PerSampleLoss, Score
 from sifting.model.plan import Plan, probe_rows, signature
 from sifting.model.score_functions import check_labelled
@@ -53,9 +54,8 @@ class Planner:
     @property
     def device(self) -> torch.device:
         """Where the model is, and candidates are scored."""
-        for parameter in self.model.parameters():
-            return parameter.device
-        return torch.device("cpu")
+        parameter = first_parameter(self.model)
+        return torch.device("cpu") if parameter is None else parameter.device
 
     def moved(self, batch: Any) -> Any:
         """A batch on the model's device."""

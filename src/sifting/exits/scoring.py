@@ -17,6 +17,7 @@ from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit, Examined
 from sifting.exits.checks import check_count
 from sifting.exits.economy import Economy
+from sifting.exits.graphs import Graphs
 from sifting.exits.planning import Planner
 from sifting.exits.reference import Reference, take_off
 from sifting.exits.reuse import Reuse
@@ -76,6 +77,7 @@ class Scorer(Planner):
         self._by_default = score is None
         self.losses_fn, self.batch_size, self.idle = losses, batch_size, idle
         self.sharded = sharded(self.model)
+        self.graphs = Graphs(model)
         self.ranks: Ranks | None = None  # those that have to run the model in step with this one
         self._busy = threading.local()
         self.beside: Beside | None = None  # scores the next candidates while a step is trained
@@ -128,6 +130,8 @@ class Scorer(Planner):
             plan = plan.trusting(batch)
             if learn and self.economy.low is None:
                 self._measure_precision(plan, moved)
+            if learn and self.graphs.on is None and self.beside is None:
+                self._measure_graphs(plan, moved)
             proves = beside is not None and not still and beside.wants_proof(moved)
             with ExitStack() as stack:
                 hooks = stack.enter_context(changing_hooks(self.model)) if proves else []
@@ -185,10 +189,11 @@ class Scorer(Planner):
         economy: Economy | None = None,
     ) -> Tensor:
         """Scores of some samples by as much of them as is looked at."""
-        exit, economy = exit or self.exit, economy or self.economy
+        economy = economy or self.economy
         chosen, seen = economy.placed(plan, self.call, batch, host)
-        with economy.lowered(self.device):
-            return exit.score(chosen, model or self.model, seen, score, learn)
+        own = nullcontext() if exit is not None else self.graphs.opened(self.exit, plan)
+        with economy.lowered(self.device), own:
+            return (exit or self.exit).score(chosen, model or self.model, seen, score, learn)
 
     def _measure_precision(self, plan: Plan, batch: Any) -> None:
         """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
@@ -197,6 +202,11 @@ class Scorer(Planner):
             self.economy.low = self.ranks.gather(self.economy.low)[0]
         if self.economy.low and first_rank():
             say("candidates are scored in bf16, which was measured to be faster here")
+
+    def _measure_graphs(self, plan: Plan, batch: Any) -> None:
+        """Once, on the first candidates of a compiled model: do graphs of our own pay here?"""
+        if self.graphs.fit(self.exit, plan):
+            self.graphs.measure(lambda: self.scored(plan, batch, learn=False), self.device)
 
     def _given(self, batch: Any) -> tuple[Any, bool]:
         """A batch where it is scored, and whether nothing of the model is run for it."""

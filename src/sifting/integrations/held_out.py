@@ -1,8 +1,11 @@
-"""What a trainer knows of its run, told to an autopilot: held-out samples, and how long it is."""
+"""What a trainer knows of its run, told to an autopilot: held-out samples, how long it is, its step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import copy
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
@@ -11,19 +14,51 @@ from sifting.autopilot.trial import Trial
 from sifting.sifter import Sifter
 
 
-def tell(sifter: Sifter, *, held_out: Iterable[Any] | None, updates: int | None) -> None:
-    """Give an autopilot what it looks at; a `Trial` of the user's own goes before.
+def tell(sifter: Sifter, trial: Trial, *, before: Trial | None = None) -> None:
+    """Give an autopilot what a trainer knows; a `Trial` of the user's own goes before.
 
     Args:
         sifter: with or without an autopilot.
-        held_out: batches of held-out samples, like those of the loader.
-        updates: batches that the run trains.
+        trial: held-out batches, how many batches the run trains, and its step where that is known.
+        before: what it was told of this trainer already.
     """
     pilot = sifter.pilot
-    if pilot is None or pilot.held_out.trial != Trial():
+    if pilot is None or pilot.held_out.trial not in (Trial(), before):
         return
-    pilot.held_out.trial = Trial(held_out=held_out, updates=updates)
-    pilot.pacing.steps = updates
+    pilot.held_out.trial = trial
+    pilot.pacing.steps = trial.updates
+    if pilot.trials is not None:
+        pilot.trials.pieces.trial = trial
+
+
+@contextmanager
+def untouched(owner: object) -> Iterator[None]:
+    """While open, an object may change its counts, figures and lists of them; they are put back.
+
+    >>> from types import SimpleNamespace
+    >>> trainer = SimpleNamespace(tokens=5, figures={"train": [0.5]})
+    >>> with untouched(trainer):
+    ...     trainer.tokens += 1
+    ...     trainer.figures["train"].append(0.7)
+    >>> trainer
+    namespace(tokens=5, figures={'train': [0.5]})
+
+    Trainers keep figures of every loss that they compute. What an attribute holds beside plain values
+    is not looked into.
+    """
+    kept = {name: copy.deepcopy(v) for name, v in vars(owner).items() if _is_plain(v)}
+    try:
+        yield
+    finally:
+        vars(owner).update(kept)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(member) for member in (*value, *value.values()))
+    if isinstance(value, list | tuple | set | deque):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 class EvaluationBatches:

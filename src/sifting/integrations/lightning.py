@@ -11,16 +11,19 @@ on_save_checkpoint, on_load_   the sifter's state and the random streams, in the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
 from lightning.pytorch.trainer.states import RunningStage
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from sifting.autopilot.trial import Trial
 from sifting.integrations.held_out import tell
 from sifting.loader import SiftedLoader
 from sifting.rng import RandomState
@@ -41,10 +44,17 @@ class SiftCallback(pl.Callback):
 
     Args:
         sifter: of the model that the LightningModule trains.
+        loss: `loss(model, batch)` of the sifter's model, a scalar: with it an autopilot can make trials.
+            A `training_step` would log and count what is only tried.
     """
 
-    def __init__(self, sifter: Sifter) -> None:
-        self.sifter = sifter
+    def __init__(
+        self, sifter: Sifter, *, loss: Callable[[nn.Module, Any], Tensor] | None = None
+    ) -> None:
+        if loss is not None and not callable(loss):
+            raise TypeError(f"loss={loss!r}: give a function of the model and a batch")
+        self.sifter, self.loss = sifter, loss
+        self._told: Trial | None = None  # what an autopilot knows of this run
         self.trainer: Any = None
         self.done = 0  # batches of this epoch that were handed out
         self.before = 0  # of those, how many before the run was resumed
@@ -90,7 +100,26 @@ class SiftCallback(pl.Callback):
         loaders = loaders if isinstance(loaders, list) else [loaders]
         held_out = loaders[0] if len(loaders) == 1 and isinstance(loaders[0], DataLoader) else None
         updates = steps * trainer.accumulate_grad_batches if known else None
-        tell(self.sifter, held_out=held_out, updates=updates)
+        trial = Trial(held_out=held_out, updates=updates)
+        if self.loss is not None and pl_module.automatic_optimization:
+            trial = replace(trial, **self._step(trainer))
+        tell(self.sifter, trial, before=self._told)
+        self._told = trial
+
+    def _step(self, trainer: Any) -> dict[str, Any]:
+        """The step that trials are made of, where one optimizer makes it."""
+        by_norm = trainer.gradient_clip_algorithm in (None, "norm")
+        one = (
+            len(trainer.optimizers) == 1 and trainer.world_size == 1
+        )  # no gradients are joined here
+        if not one or (trainer.gradient_clip_val and not by_norm):
+            return {}
+        return {
+            "loss": self.loss,
+            "optimizer": trainer.optimizers[0],
+            "accumulate": trainer.accumulate_grad_batches,
+            "clip": trainer.gradient_clip_val or None,
+        }
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Let go of the model's forward and the trainer."""

@@ -18,13 +18,16 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+from torch.optim import Optimizer
 from transformers import Trainer
 
+from sifting.autopilot.trial import Trial
 from sifting.integrations.files import read_state, write_state
-from sifting.integrations.held_out import EvaluationBatches, tell
+from sifting.integrations.held_out import EvaluationBatches, tell, untouched
 from sifting.integrations.trainer_loader import ResumedLoader, TrainLoader
 from sifting.model.trainer_loss import trainer_losses
 from sifting.selection.policies import weighted
@@ -53,6 +56,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
         self._steps: deque[Step | None] = deque()
         self._streams_are_back = False
         self._before: Mapping[str, Any] | None = None  # the sifter's state when training began
+        self._told: Trial | None = None  # what the autopilot knows of this run
         self.sifter = self._make_sifter()
         check(self)
 
@@ -101,11 +105,36 @@ class SiftMixin(_Base):  # type: ignore[misc]
             )
         found: tuple[Any, ...] = super().set_initial_training_values(args, dataloader)
         batches = int(found[-1]) * args.gradient_accumulation_steps
-        tell(self.sifter, held_out=EvaluationBatches.of(self), updates=batches)
+        self._tell(Trial(held_out=EvaluationBatches.of(self), updates=batches))
         return found
+
+    def _tell(self, trial: Trial) -> None:
+        tell(self.sifter, trial, before=self._told)
+        self._told = trial
+
+    def _tell_step(self) -> None:
+        """The optimizer is there now, and with it the step that a trial can be made of."""
+        optimizer = getattr(self.optimizer, "optimizer", self.optimizer)  # Accelerate's wrapper
+        if self._told is None or not isinstance(optimizer, Optimizer):
+            return
+        self._tell(
+            replace(
+                self._told,
+                loss=self._trial_loss,
+                optimizer=optimizer,
+                accumulate=self.args.gradient_accumulation_steps,
+                clip=self.args.max_grad_norm or None,
+            )
+        )
+
+    def _trial_loss(self, model: nn.Module, batch: Any) -> Any:
+        """The Trainer's own loss of a batch, without a trace in the Trainer's figures."""
+        with untouched(self), self.compute_loss_context_manager():
+            return self.compute_loss(model, self._prepare_inputs(batch))
 
     def _run_epoch(self, **kwargs: Any) -> None:
         self.sifter.trained_in(kwargs["model"])
+        self._tell_step()
         loader, epoch = kwargs["train_dataloader"], kwargs["epoch"]
         checkpoint, done = kwargs["resume_from_checkpoint"], 0
         if checkpoint is not None and epoch == kwargs["epochs_trained"]:

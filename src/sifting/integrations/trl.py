@@ -113,7 +113,8 @@ def dft_losses(model: nn.Module, batch: Any) -> Tensor:
 def _read(trainer: Any, inputs: Any, module: Any, args: Any, output: Any) -> None:
     """Forward hook: report the exact losses of the batch that is trained."""
     log_probs = getattr(output, "log_probs", None)
-    if not isinstance(log_probs, Tensor) or not torch.is_grad_enabled():
+    tried = trainer.sifter.scoring  # a piece that is trained on trial
+    if tried or not isinstance(log_probs, Tensor) or not torch.is_grad_enabled():
         return  # another forward: for TRL's metrics, or of a version that returns logits
     labels = inputs.get("labels")
     if labels is None or log_probs.shape != labels[:, 1:].shape:

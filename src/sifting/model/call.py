@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -238,15 +240,28 @@ def mask_of(batch: Any) -> Tensor | None:
     return mask if isinstance(mask, Tensor) else None
 
 
+_SIGNATURES: weakref.WeakKeyDictionary[Any, Mapping[str, inspect.Parameter]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 def parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
     """Parameters of a model's forward; of the model inside, where an adapter wraps it (PEFT)."""
     inner = getattr(model, "get_base_model", None)
     if callable(inner):
         model = inner()
+    # of a method: asked several times a step, and always the same
+    function = getattr(model.forward, "__func__", None)
+    known = None if function is None else _SIGNATURES.get(function)
+    if known is not None:
+        return known
     try:
-        return inspect.signature(model.forward).parameters
+        found = inspect.signature(model.forward).parameters
     except (TypeError, ValueError):
         return {}
+    if function is not None:
+        _SIGNATURES[function] = found
+    return found
 
 
 def _named(labels: Any) -> dict[str, Tensor]:
@@ -258,7 +273,12 @@ def _named(labels: Any) -> dict[str, Tensor]:
 
 
 def _is_label(key: Any) -> bool:
-    return any(word in str(key) for word in _LABEL_WORDS)
+    return _named_so(str(key))
+
+
+@functools.lru_cache(maxsize=1024)
+def _named_so(name: str) -> bool:
+    return any(word in name for word in _LABEL_WORDS)
 
 
 def _is_pair(batch: Any) -> bool:

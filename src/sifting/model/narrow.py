@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sifting.model.gate import with_forward
 from sifting.model.objective import Part, Rows
 from sifting.model.plan import Plan
 from sifting.model.stack import Stack
@@ -70,7 +71,7 @@ class Narrow:
                 forward = _restricted(
                     layer.forward, shape, index_N, fill, partial(ran.append, path), strict=strict
                 )
-                open_layers.enter_context(_with_forward(layer, forward))
+                open_layers.enter_context(with_forward(layer, forward))
             yield ran
 
 
@@ -237,17 +238,3 @@ def _restricted(
         return whole.view(*shape, -1)
 
     return run
-
-
-@contextmanager
-def _with_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """While open, a module has another forward."""
-    had = module.__dict__.get("forward")
-    module.__dict__["forward"] = forward
-    try:
-        yield
-    finally:
-        if had is not None:
-            module.__dict__["forward"] = had
-        else:
-            del module.__dict__["forward"]

@@ -27,11 +27,13 @@ def no_trace(model: nn.Module) -> Iterator[None]:
     body raises. `torch.no_grad` is used rather than inference mode, since a cache that a model
     builds lazily under inference mode could not be used in training afterwards.
     """
-    modes = [(module, module.training) for module in model.modules()]
+    modules = every_module(model)
+    modes = [(module, module.training) for module in modules]
     # model.compile() replaces the call itself, past every hook and every change of the modules
-    compiled = [(m, m._compiled_call_impl) for m in model.modules() if m._compiled_call_impl]
-    buffers = [(module, buffers_of(module)) for module in model.modules() if not _pure(module)]
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    compiled = [(m, m._compiled_call_impl) for m in modules if m._compiled_call_impl]
+    buffers = [(module, buffers_of(module)) for module in modules if not _pure(module)]
+    places = {p.device for m in modules for p in m._parameters.values() if p is not None}
+    devices = sorted({place.index or 0 for place in places if place.type == "cuda"})
     streams = RandomState.now()
     try:
         with (
@@ -40,19 +42,58 @@ def no_trace(model: nn.Module) -> Iterator[None]:
             torch.no_grad(),
         ):
             for module, _ in modes:
-                # the attribute, not .eval(): people override train() to keep layers frozen
-                module.training = False
+                _put_mode(module, False)
             for module, _ in compiled:
                 module._compiled_call_impl = None
             yield
     finally:
         for module, mode in modes:
-            module.training = mode
+            _put_mode(module, mode)
         for module, call in compiled:
             module._compiled_call_impl = call
         for module, copies in buffers:
             put_buffers_back(module, copies)
         streams.restore()
+
+
+def every_module(model: nn.Module) -> list[nn.Module]:
+    """A model and all modules in it, each once, in the order of `modules()`, which takes ten times as long.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> [type(m).__name__ for m in every_module(nn.Sequential(nn.Sequential(layer), layer))]
+    ['Sequential', 'Sequential', 'Linear']
+    """
+    found, waiting = dict[nn.Module, None](), [model]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found[module] = None
+            waiting += [child for child in reversed(module._modules.values()) if child is not None]
+    return list(found)
+
+
+def first_parameter(model: nn.Module) -> Tensor | None:
+    """The first that `parameters()` gives, which takes ten times as long to begin.
+
+    >>> first_parameter(nn.Sequential(nn.ReLU(), nn.Linear(3, 2))).shape
+    torch.Size([2, 3])
+    """
+    waiting = [model]
+    while waiting:
+        module = waiting.pop()
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                return parameter
+        waiting += [child for child in reversed(module._modules.values()) if child is not None]
+    return None
+
+
+def _put_mode(module: nn.Module, training: bool) -> None:
+    """Set the attribute, not by .eval(): people override train() to keep layers frozen."""
+    if "training" in module.__dict__:
+        module.__dict__["training"] = training  # without the checks of a module's __setattr__
+    else:  # a scripted module, or a property of the user's
+        module.training = training
 
 
 def _pure(module: nn.Module) -> bool:
@@ -80,6 +121,8 @@ def put_buffers_back(
         always: also where the version says that nothing was written, which kernels of training mode
             do not always tell.
     """
+    if not copies and not module._buffers:
+        return
     for name in module._buffers.keys() - copies.keys():
         del module._buffers[name]  # registered meanwhile
     with torch.no_grad():

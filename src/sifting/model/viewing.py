@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from sifting.data.tree import describe, is_leaf, leaves, rebuild
 from sifting.model.call import Call, mask_of
+from sifting.model.features import coarser
 
 Viewer = Callable[[Any], Any]
 ViewSize = int | tuple[int, int] | Viewer
@@ -104,7 +104,7 @@ class View:
         if min(sides) <= self.size:
             return leaf
         new = [round(side * self.size / min(sides)) for side in sides]
-        small = F.interpolate(image_BCXY.float(), size=new, mode="area")
+        small = coarser(image_BCXY.float(), new)
         if not leaf.is_floating_point():
             small = small.round()
         small = small.to(leaf.dtype)
