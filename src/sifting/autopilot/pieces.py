@@ -16,6 +16,7 @@ from torch.optim import LBFGS
 
 from sifting.autopilot.aside import Aside
 from sifting.autopilot.options import PLAIN, Option
+from sifting.autopilot.predicting import predict
 from sifting.autopilot.trial import Trial
 from sifting.data.by_index import IndexDraws, OwnStreams
 from sifting.data.stream import plain_indices
@@ -210,7 +211,7 @@ class Pieces:
         batch = self.scorer.moved(draws.read(ids))
         found = self.scorer.rehearse(batch, None, learn=False)
         if option.scorer == PREDICTED:
-            found = self.scorer.predict(batch, found, ids, note=False)
+            found = predict(self.scorer, batch, found, ids, note=False)
         chosen = self._choose(found.get(option.scorer, torch.zeros(len(ids))), size)
         rows = torch.tensor(chosen, device=self.scorer.device)
         return samples.take(batch, rows, size=len(ids)), plain_indices([ids[i] for i in chosen])

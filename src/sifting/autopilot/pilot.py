@@ -22,6 +22,7 @@ from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.judging import Knowledge
 from sifting.autopilot.options import LADDER, PLAIN, Judged, Option, PilotDecision
 from sifting.autopilot.pacing import Pacing
+from sifting.autopilot.predicting import predict
 from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
@@ -148,7 +149,7 @@ class Pilot:
         if any(len(found) != len(losses_B) for found in scores.values()):
             return
         self._arrived(scores.get(self.exit.looks), losses_B, met.new_B)
-        scores = {**scores, **self.scorer.predict(batch, scores, ids)}
+        scores = {**scores, **predict(self.scorer, batch, scores, ids)}
         errors_BC = None
         plan = self.scorer.plan
         if (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.data.stream import plain_indices
-from sifting.exits.auto import PREDICTED, AutoExit
+from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit, Examined
@@ -235,30 +235,6 @@ class Scorer(Planner):
                 return self.exit.scores_of_all(
                     chosen, self.model, seen, self.score, learn=learn, ids=ids
                 )
-
-    def predict(
-        self,
-        batch: Any,
-        scores: Mapping[str, Tensor],
-        ids: Sequence[Any] | None,
-        *,
-        note: bool = True,
-    ) -> dict[str, Tensor]:
-        """What the autopilot's predictor says of a batch that was rehearsed, by its name.
-
-        Args:
-            scores: that rehearsing it gave.
-            ids: of its samples, where they are known.
-            note: whether its exact losses will be learned from.
-        """
-        assert isinstance(self.exit, AutoExit)
-        scores_B = scores.get(self.exit.looks)
-        if scores_B is None or self.plan is None or batch is None:
-            return {}
-        moved = self.moved(batch)
-        with torch.no_grad():
-            found_B = self.exit.predicted(self.plan, self.model, moved, scores_B, ids, note=note)
-        return {} if found_B is None else {PREDICTED: found_B}
 
     def examine(
         self, batch: Any, *, early: bool, ids: Sequence[Any] | None = None
