@@ -367,11 +367,18 @@ def test_mistakes_are_named_before_anything_runs(
     assert not list(out.glob("*/seed-*"))
 
 
-def test_a_plain_cnn_is_compared(tmp_path: Path) -> None:
-    command = "compare tests.helpers.problems:convolutional --arms default --seeds 0 --budget 8u"
-    assert sift.main([*command.split(), "--evaluations", "4", "--out", str(tmp_path / "out")]) == 0
-    arms = {"baseline", "random", "default"}
-    assert {run.config["arm"] for run in map(read_run, (tmp_path / "out").glob("*/seed-0"))} == arms
+@pytest.mark.parametrize(("named", "arm"), [("--arms default", "default"), ("", "tuned")])
+def test_a_plain_cnn_is_compared(
+    named: str, arm: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the arms that nobody named, the one that has no place on this network is left out."""
+    command = f"compare tests.helpers.problems:convolutional {named} --seeds 0 --budget 8u"
+    out = tmp_path / "out"
+    assert sift.main([*command.split(), "--evaluations", "4", "--out", str(out)]) == 0
+    arms = {run.config["arm"] for run in map(read_run, out.glob("*/seed-0"))}
+    assert arms == {"baseline", "random", arm}
+    said = capsys.readouterr().out
+    assert ("arm 'sift' is left out, since it cannot be trained here" in said) == (not named)
 
 
 def test_a_folder_that_cannot_be_used_is_named(

@@ -24,6 +24,7 @@ USAGE = (
     "`sift compare WORKLOAD [PRESET] --help` lists the options"
 )
 LABEL = "sift compare"
+USUAL = ("sift", "tuned")  # arms where none are named
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def parse(argv: list[str]) -> Comparison:
         workload.presets,
         argv[1:],
         make=lambda config: CompareOptions(
-            out=tyro.MISSING, config=config, arms=("sift", "tuned"), seeds=(0, 1, 2)
+            out=tyro.MISSING, config=config, arms=USUAL, seeds=(0, 1, 2)
         ),
         prog=f"{LABEL} {argv[0]}",
         about="Arms × seeds under one budget, with a verdict.",
@@ -79,6 +80,7 @@ def parse(argv: list[str]) -> Comparison:
             "give what each run may spend (--budget 15m, 2000u, 64000n or baseline:2000u) or the time of all "
             "runs together (--total 2h), one of them"
         )
+    named = any(word.split("=")[0] == "--arms" for word in argv)
     return Comparison(
         workload,
         options.out,
@@ -89,4 +91,5 @@ def parse(argv: list[str]) -> Comparison:
         options.sequential,
         options.keep_finished,
         options.clock,
+        frozenset() if named else frozenset(USUAL),
     )

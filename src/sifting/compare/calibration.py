@@ -172,6 +172,20 @@ class Rehearsal:
         )
 
 
+class ArmError(ValueError):
+    """An arm that cannot be trained on this workload.
+
+    Args:
+        arm: its name.
+        why: for people.
+        instead: what else to ask for.
+    """
+
+    def __init__(self, arm: str, why: str, instead: str = "") -> None:
+        super().__init__(f"arm {arm!r} cannot be trained: {why}{instead}")
+        self.arm, self.why = arm, why
+
+
 def calibrate(
     workload: Workload,
     configs: Mapping[str, RunConfig],
@@ -194,7 +208,7 @@ def calibrate(
         clock: "cpu" for the time that this process computes, which a busy machine does not lengthen.
 
     Raises:
-        ValueError: where an arm cannot be trained at all, named.
+        ArmError: where an arm cannot be trained at all.
     """
     if clock == "cpu":
         _check_one_thread(workload)
@@ -265,12 +279,13 @@ def _naming(arm: str) -> Iterator[None]:
     try:
         yield
     except StackError as error:
-        raise ValueError(
-            f"arm {arm!r} cannot be trained: {error}. In a comparison, the Problem's exit= and "
-            "sifter={'stack': …} say so; or leave it out: --arms default finds a place on any network"
+        raise ArmError(
+            arm,
+            f"{error}. In a comparison, the Problem's exit= and sifter={{'stack': …}} say so",
+            "; or leave it out: --arms default finds a place on any network",
         ) from error
     except (Diverged, RunError, TypeError, ValueError) as error:
-        raise ValueError(f"arm {arm!r} cannot be trained: {error}") from error
+        raise ArmError(arm, str(error)) from error
 
 
 def _evaluated(workload: Workload, problem: Problem) -> float:

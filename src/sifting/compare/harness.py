@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sifting import files
 from sifting.compare.budget import parse_budget
-from sifting.compare.calibration import Calibration, calibrate
+from sifting.compare.calibration import ArmError, Calibration, calibrate
 from sifting.compare.live import Board, show_plan, span, tell
 from sifting.compare.manifest import NAME, Manifest, make_manifest, read_manifest, with_evaluations
 from sifting.compare.turns import PlannedRun, run_in_turns
@@ -42,6 +42,7 @@ class Comparison:
         sequential: one run after the other, so that one model is in memory at a time.
         keep_finished: whether the checkpoints of runs that have finished stay.
         clock: that operations are timed by.
+        unnamed: arms that the user did not ask for: one that cannot be trained here is left out.
     """
 
     workload: Workload
@@ -53,6 +54,7 @@ class Comparison:
     sequential: bool = False
     keep_finished: bool = False
     clock: Clock = "wall"
+    unnamed: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         parse_budget(self.budget)
@@ -134,6 +136,22 @@ def prepare(plan: Comparison, console: Console) -> Manifest:
     return manifest
 
 
+def _prepared(plan: Comparison, console: Console) -> tuple[Comparison, Manifest]:
+    """The comparison without the arms that nobody asked for and this workload has no place for."""
+    while True:
+        try:
+            return plan, prepare(plan, console)
+        except ArmError as error:
+            left = {arm: config for arm, config in plan.configs.items() if arm != error.arm}
+            if error.arm not in plan.unnamed or left.keys() <= {BASELINE, CONTROL}:
+                raise
+            tell(
+                console,
+                f"arm {error.arm!r} is left out, since it cannot be trained here: {error.why}",
+            )
+            plan = replace(plan, configs=left)
+
+
 def remarks(found: Calibration, out: Path) -> list[str]:
     """What a user should know about a calibration before anything runs."""
     said = [
@@ -212,7 +230,7 @@ def compare(plan: Comparison, console: Console) -> tuple[str | None, Verdict | N
     """
     _check_folder(plan.out)
     with locked(plan.out), each_line_once():
-        manifest = prepare(plan, console)
+        plan, manifest = _prepared(plan, console)
         show_plan(manifest, console)
         groups = plan.runs(manifest)
         stopped = run_shown(plan, groups, manifest, console)
