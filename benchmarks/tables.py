@@ -80,6 +80,7 @@ def limits(row: str) -> str:
         "as_before": "Spearman with exit 1 as it is",
         "rank_correlation": "Spearman with the exact loss",
         "recall": "recall of the exact top half",
+        "recall_apart": "recall less that of the second stage",
         "kept_loss": "μ",
     }
     shown = [key for key in columns if key in next(iter(judged["quality"].values()))]
@@ -96,7 +97,8 @@ def limits(row: str) -> str:
         )
     for name, value in sorted(result["cost"].items(), key=lambda one: -one[1]):
         found = judged["quality"][name]
-        figures = [f"{found[key]['mean']:.3f} ± {found[key]['error']:.3f}" for key in shown]
+        signs = {key: "+" if key == "recall_apart" else "" for key in shown}
+        figures = [f"{found[k]['mean']:{signs[k]}.3f} ± {found[k]['error']:.3f}" for k in shown]
         lines.append([name, f"{value:.4f}", *figures])
     table = rows(["scored", "cost", *(columns[key] for key in shown)], lines)
     about = f"Cost: {result['model']}, {result['batch']} trained of twice as many"

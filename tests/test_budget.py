@@ -188,3 +188,29 @@ def test_keeping_all_is_the_plain_loop_and_counts_tokens():
     sifted = [batch["input_ids"] for batch in sifter(loader())]
     assert all(torch.equal(a, b) for a, b in zip(plain, sifted, strict=True))
     assert sifter.stats().tokens_trained == sifter.stats().tokens_seen == sum(lengths(192))
+
+
+def test_batches_that_make_one_update_keep_their_budgets_each_and_together():
+    """Choices of an update are all made by the weights before it, and paid for batch by batch."""
+    every = 3
+    kept: dict[bool, list[torch.Tensor]] = {True: [], False: []}
+    for updates in (True, False):
+        torch.manual_seed(0)
+        model = TokenModel()
+        sifter = Sifter(model, exit="last", score="loss", keep=0.5, budget="tokens")
+        optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
+        seen = trained = 0
+        for step, batch in enumerate(sifter(loader(batch=16)), start=1):
+            kept[updates].append(batch["input_ids"])
+            model(**batch)["loss"].backward()
+            if updates and step % every == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+                counts = sifter.meter.counts
+                paid = counts["tokens_trained"] - trained
+                given = (counts["tokens_seen"] - seen) / 2
+                assert paid == pytest.approx(given, rel=0.02)
+                seen, trained = counts["tokens_seen"], counts["tokens_trained"]
+    same = [torch.equal(a, b) for a, b in zip(kept[True], kept[False], strict=True)]
+    assert all(same[:every])
+    assert not all(same[every : 2 * every])

@@ -13,6 +13,7 @@ from sifting.measure.quality import quality
 from sifting.recipes import resnet as recipe
 
 STAGES = "resnet.encoder.stages"
+BEFORE = "second stage"  # what the others are to rank as well as
 EXITS: dict[str, tuple[Any, dict[str, Any]]] = {
     "second stage": (f"{STAGES}.1", {}),
     "second stage, view 16": (f"{STAGES}.1", {"view": 16}),
@@ -20,8 +21,9 @@ EXITS: dict[str, tuple[Any, dict[str, Any]]] = {
     "first stage": (f"{STAGES}.0", {}),
     "first stage, view 16": (f"{STAGES}.0", {"view": 16}),
     "first stage, view 16, bf16": (f"{STAGES}.0", {"view": 16, "precision": "bf16"}),
-    "first stage, view 12": (f"{STAGES}.0", {"view": 12}),
+    "first stage, view 20, bf16": (f"{STAGES}.0", {"view": 20, "precision": "bf16"}),
     "first stage, view 12, bf16": (f"{STAGES}.0", {"view": 12, "precision": "bf16"}),
+    "stem, view 24, bf16": ("resnet.embedder", {"view": 24, "precision": "bf16"}),
     "stem, view 16, bf16": ("resnet.embedder", {"view": 16, "precision": "bf16"}),
     "input": (None, {}),
 }
@@ -76,17 +78,19 @@ def resnet(args: argparse.Namespace) -> dict[str, Any]:
         "update_seconds": update,
         "updates": updates,
         "cost": {name: statistics.median(seconds[name][late]) / update for name in sifters},
-        "quality": {
-            name: dict(
-                zip(
-                    ("rank_correlation", "recall", "kept_loss"),
-                    (_mean(column) for column in zip(*rows, strict=True)),
-                    strict=True,
-                )
-            )
-            for name, rows in figures.items()
-        },
+        "batches": len(figures[BEFORE]),
+        "quality": {name: _quality(rows, figures[BEFORE]) for name, rows in figures.items()},
     }
+
+
+def _quality(rows: list[list[float]], before: list[list[float]]) -> dict[str, dict[str, float]]:
+    """Means over batches; of the recall, also its difference from that of the second stage, batch by batch."""
+    names = ("rank_correlation", "recall", "kept_loss")
+    found = {
+        name: _mean(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)
+    }
+    apart = tuple(one[1] - other[1] for one, other in zip(rows, before, strict=True))
+    return {**found, "recall_apart": _mean(apart)}
 
 
 def _mean(values: tuple[float, ...]) -> dict[str, float]:

@@ -301,6 +301,8 @@ class Chooser:
             with self.meter.time("auditing", self.scorer.device):
                 self._audit(own, whole, choice, self.meter.counts["steps"], ids)
             batch = self.samples.take(batch, torch.tensor(rows), size=size)
+        if self.scorer.reference is not None:  # by IDs nothing was seen of them yet
+            self.scorer.reference.check(self.scorer.call, batch, made.ids)
         selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
         return Step(len(made.ids), selection, made.explored_count, made.kept, ids=made.ids)
 

@@ -34,7 +34,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     for module in ("best", "economy"):
         monkeypatch.setattr(f"sifting.exits.{module}.now", clock)
     # what is faster is tested in test_economy.py, and takes a while on a processor without bf16
-    monkeypatch.setattr(Economy, "measure", lambda self, run, device: setattr(self, "low", False))
+    monkeypatch.setattr(
+        Economy, "measure", lambda self, run, device, **how: setattr(self, "low", False)
+    )
     return clock
 
 

@@ -127,6 +127,31 @@ def test_other_data_is_refused(data: TensorDataset):
         next(iter(sifter(DataLoader(moved, batch_size=8))))
 
 
+@pytest.mark.parametrize("exit", ["last", "memory"])
+def test_a_few_other_labels_are_found_within_an_epoch(data: TensorDataset, exit: str):
+    """The first batch has none of them."""
+    table = reference_losses(Net(), DataLoader(data, batch_size=8))
+    labels = data.tensors[1].clone()
+    labels[40:] = (labels[40:] + 1) % 5
+    other = TensorDataset(data.tensors[0], labels)
+    options = {"score": "reducible", "reference": table, "keep": 0.5, "explore": 0.5}
+    given = MemoryExit() if exit == "memory" else exit
+    sifter = Sifter(Net(), exit=given, **options)
+    steps = 0
+    with pytest.raises(ValueError, match=r"of other data: sample 4\d has other labels than when"):
+        for _ in range(3):
+            for _ in sifter(DataLoader(other, batch_size=4)):
+                steps += 1
+    assert steps > 0
+    # each sample is looked at once, and the right ones pass
+    table = reference_losses(Net(), DataLoader(data, batch_size=8))
+    sifter = Sifter(Net(), exit="last", **{**options, "reference": table})
+    for _ in range(3):
+        for _ in sifter(DataLoader(data, batch_size=4)):
+            pass
+    assert bool(table._checked_N.all())
+
+
 def test_labels_that_are_drawn_anew_leave_no_mark():
     class Masked(TensorDataset):
         def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:

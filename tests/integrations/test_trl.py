@@ -242,12 +242,13 @@ def test_what_cannot_be_divided_is_refused(trainer: dict[str, Any], message: str
         check_sft(SimpleNamespace(**{"accelerator": accelerator, **trainer}))
 
 
-@pytest.mark.parametrize("name", ["bfd", "completion"])
-def test_a_budget_of_tokens_is_kept(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "accumulate"), [("bfd", 1), ("completion", 1), ("completion", 2)])
+def test_a_budget_of_tokens_is_kept(tmp_path: Path, name: str, accumulate: int) -> None:
     sift = {**PAPER, "tokens": "hardest", "budget": "tokens"}
     options = {**OPTIONS[name], "max_length": 16} if name == "bfd" else OPTIONS[name]
-    trainer = make(tmp_path, sift=sift, **options)
+    trainer = make(tmp_path, sift=sift, gradient_accumulation_steps=accumulate, **options)
     trainer.train()
+    assert trainer.sifter.stats().steps == accumulate * trainer.state.global_step
     stats = trainer.sifter.stats()
     assert stats.selections > 2
     assert stats.tokens_trained == pytest.approx(stats.tokens_seen / 2, abs=16)

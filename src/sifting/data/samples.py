@@ -127,6 +127,24 @@ class Samples:
             for start in range(0, size, count)
         ]
 
+    def split_both(self, batch: T, host: T, count: int | None) -> list[tuple[T, T]]:
+        """Pieces of a batch, each with what it was before the batch was moved; see `split`.
+
+        >>> Samples().split_both(torch.arange(3), torch.arange(3), 2)
+        [(tensor([0, 1]), tensor([0, 1])), (tensor([2]), tensor([2]))]
+
+        Args:
+            batch: on the model's device.
+            host: the same before, which can be asked how large it is.
+            count: samples of a piece; None for all.
+        """
+        told = [host] if count is None else self.split(host, count)
+        if len(told) == 1:
+            return [(batch, host)]
+        return list(
+            zip(told if host is batch else self.split(batch, count or 1), told, strict=True)
+        )
+
     def columns(self, batch: Any, *, size: int | None = None) -> list[Any]:
         """The members of a batch that go by sample, in the order of the tree.
 

@@ -151,9 +151,8 @@ class BestExit(Exit):
                 way.economy.measure(
                     lambda way=way: way.score(plan, model, batch, score, learn=False),  # type: ignore[misc]
                     device,
+                    ranks=self._ranks,
                 )
-                if self._ranks is not None:
-                    way.economy.low = self._ranks.gather(way.economy.low)[0]
             begin = now()
             found_B = way.score(plan, model, batch, score, learn=True)
             _wait(device)

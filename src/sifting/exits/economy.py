@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sifting.log import say
 from sifting.measure.quality import rank_correlation
 from sifting.measure.stopwatch import now
 from sifting.model.call import Call
@@ -29,6 +30,7 @@ from sifting.model.sampling import (
     sampled,
 )
 from sifting.model.viewing import View, ViewSize, check_seen
+from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
 
 Precision = Literal["bf16", "auto"]
@@ -173,13 +175,29 @@ class Economy:
 
     # -- precision
 
-    def measure(self, run: Callable[[], Tensor], device: torch.device) -> None:
+    def measure(
+        self,
+        run: Callable[[], Tensor],
+        device: torch.device,
+        *,
+        ranks: Ranks | None = None,
+        tell: bool = False,
+    ) -> None:
         """Find out, on one batch, whether bf16 is faster here and ranks samples alike.
 
         Args:
             run: scores the batch, and leaves no trace.
             device: where.
+            ranks: those that run the model in step: all take the first one's word.
+            tell: whether to say so where it is faster.
         """
+        self._measure(run, device)
+        if ranks is not None:
+            self.low = ranks.gather(self.low)[0]
+        if self.low and tell:
+            say("candidates are scored in bf16, which was measured to be faster here")
+
+    def _measure(self, run: Callable[[], Tensor], device: torch.device) -> None:
         seconds: dict[bool, list[float]] = {False: [], True: []}
         scores: dict[bool, Tensor] = {}
         try:

@@ -32,6 +32,9 @@ from sifting.selection.choice import Rule
 
 REDUCIBLE = "reducible"
 FORMAT = 1
+CHECKED = (
+    8  # samples of a batch whose labels are held against the reference's, after the first batch
+)
 SHOWN = 5  # IDs that a message names
 MANY = 2**31  # a larger number is no index, but a hash or a mistake
 
@@ -54,6 +57,9 @@ class Reference(ABC):
         Args:
             ids: of its samples, where the sifter drew them itself.
         """
+
+    def check(self, call: Call, batch: Any, ids: Sequence[Any] | None) -> None:  # noqa: B027
+        """Raise where a batch, as the loader gave it, is of other data than this is of."""
 
     def of_ids(self, ids: Sequence[Any]) -> Tensor:
         """One loss for each ID, where `by_id` is set."""
@@ -113,7 +119,7 @@ class ReferenceTable(Reference):
                 f"{len(self.ids)} IDs, {len(self._places or ())} of them different, for {len(losses_N)} "
                 "losses: give one of its own to each"
             )
-        self._checked = marks_N is None
+        self._checked_N = torch.zeros(len(self.losses_N), dtype=torch.bool)
 
     def __len__(self) -> int:
         return len(self.losses_N)
@@ -157,24 +163,28 @@ class ReferenceTable(Reference):
     def losses(self, plan: Plan, model: nn.Module, batch: Any, ids: Sequence[Any] | None) -> Tensor:
         if ids is None:
             ids = ids_in(plan.call, batch, "a reference table")
-        places_B = self._found(ids)
-        if not self._checked:
-            self._check(places_B, ids, label_marks(plan.call, batch))
-            self._checked = True  # samples of another order or data set differ in the first batch
-        return self.losses_N[places_B]
+        return self.losses_N[self._found(ids)]
 
-    def _check(self, places_B: Tensor, ids: Sequence[Any], marks_B: Tensor | None) -> None:
-        assert self.marks_N is not None
-        if marks_B is None or len(marks_B) != len(places_B):
+    def check(self, call: Call, batch: Any, ids: Sequence[Any] | None) -> None:
+        if self.marks_N is None:
             return
-        other_B = self.marks_N[places_B] != marks_B
-        if bool(other_B.any()):
-            row = int(other_B.nonzero()[0])
+        ids = ids_in(call, batch, "a reference table") if ids is None else ids
+        places_B = self._found(ids)
+        # all samples of the first batch, some of each later one, until every sample was looked at
+        most = CHECKED if bool(self._checked_N.any()) else len(places_B)
+        rows_R = (~self._checked_N[places_B]).nonzero().squeeze(1)[:most]
+        marks_R = label_marks(call, batch, rows=rows_R.tolist()) if len(rows_R) else None
+        if marks_R is None:
+            return
+        other_R = self.marks_N[places_B[rows_R]] != marks_R
+        if bool(other_R.any()):
+            row = int(rows_R[other_R][0])
             raise ValueError(
                 f"the reference is of other data: sample {plain_indices(ids)[row]} has other labels than when it "
-                f"was made, as have {int(other_B.sum())} of {len(other_B)} candidates. Make it anew (sift "
-                "reference), from the data set that is trained, in its order"
+                f"was made, as have {int(other_R.sum())} of {len(other_R)} that were looked at. Make it anew "
+                "(sift reference), from the data set that is trained, in its order"
             )
+        self._checked_N[places_B[rows_R]] = True
 
     def save(self, path: str | Path) -> None:
         """Write it whole or not at all, with a checksum; plain JSON, of which nothing is unpickled."""
@@ -235,22 +245,29 @@ def take_off(found: list[Examined], off_B: Tensor) -> list[Examined]:
     return done
 
 
-def label_marks(call: Call, batch: Any) -> Tensor | None:
+def label_marks(call: Call, batch: Any, *, rows: Sequence[int] | None = None) -> Tensor | None:
     """A checksum of each sample's labels, whatever they are padded with; None where there are none.
 
     >>> padded = label_marks(Call(), {"labels": torch.tensor([[5, 6, -100, -100]])})
     >>> bool(padded == label_marks(Call(), {"labels": torch.tensor([[5, 6]])}))
     True
+
+    Args:
+        call: how labels are found in a batch.
+        batch: of samples.
+        rows: which of them; all by default.
     """
     if call.samples.documents(batch) is not None:
         documents = unpack(batch)
-        named = [{k: v for k, v in part.items() if "label" in str(k)} for part in documents]
+        chosen = documents if rows is None else [documents[row] for row in rows]
+        named = [{k: v for k, v in part.items() if "label" in str(k)} for part in chosen]
         return torch.tensor([_mark(list(part.values())) for part in named])
     labels = list(call.labels_of(batch).values())
     size = call.samples.size(batch)
     if not labels or any(len(value) != size for value in labels):
         return None
-    return torch.tensor([_mark([value[row] for value in labels]) for row in range(size)])
+    some = range(size) if rows is None else rows
+    return torch.tensor([_mark([value[row] for value in labels]) for row in some])
 
 
 def _mark(labels: list[Any]) -> int:

@@ -21,7 +21,6 @@ from sifting.exits.graphs import Graphs
 from sifting.exits.planning import Planner
 from sifting.exits.reference import Reference, take_off
 from sifting.exits.reuse import Reuse
-from sifting.log import say
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.no_trace import no_trace
@@ -128,10 +127,8 @@ class Scorer(Planner):
             if type(self.exit).by_id is True and ids is not None:
                 return self.exit.score_ids(plain_indices(ids)).float().to(self.device)
             plan = plan.trusting(batch)
-            if learn and self.economy.low is None:
-                self._measure_precision(plan, moved)
-            if learn and self.graphs.on is None and self.beside is None:
-                self._measure_graphs(plan, moved)
+            if learn:
+                self._measure(plan, moved)
             proves = beside is not None and not still and beside.wants_proof(moved)
             with ExitStack() as stack:
                 hooks = stack.enter_context(changing_hooks(self.model)) if proves else []
@@ -147,6 +144,7 @@ class Scorer(Planner):
             if learn:
                 self.exit.learn(plan)  # after all of them, so that their scores can be compared
             if self.reference is not None and not self.exit.by_id:
+                self.reference.check(self.call, batch, ids)
                 off_B = self.reference.losses(plan, self.model, moved, ids)
                 scores_B = scores_B - off_B.to(scores_B)
         return scores_B.float().to(self.device)
@@ -172,7 +170,7 @@ class Scorer(Planner):
         with nullcontext() if economy is not None else self.economy.drawing(advance=learn):
             found = [
                 self._at_exit(plan, piece, told, self.score, learn, exit, model, economy)
-                for piece, told in self._told_pieces(batch, host)
+                for piece, told in self.call.samples.split_both(batch, host, self.batch_size)
             ]
         check_count(self.call.samples, host, sum(map(len, found)))
         return torch.cat(found)
@@ -195,18 +193,16 @@ class Scorer(Planner):
         with economy.lowered(self.device), own:
             return (exit or self.exit).score(chosen, model or self.model, seen, score, learn)
 
-    def _measure_precision(self, plan: Plan, batch: Any) -> None:
-        """Once, on the first candidates: is bf16 faster here? Ranks in step take the first one's word."""
-        self.economy.measure(lambda: self.scored(plan, batch, learn=False), self.device)
-        if self.ranks is not None:
-            self.economy.low = self.ranks.gather(self.economy.low)[0]
-        if self.economy.low and first_rank():
-            say("candidates are scored in bf16, which was measured to be faster here")
+    def _measure(self, plan: Plan, batch: Any) -> None:
+        """Once, on the first candidates: in what precision, and by graphs of our own or not?"""
 
-    def _measure_graphs(self, plan: Plan, batch: Any) -> None:
-        """Once, on the first candidates of a compiled model: do graphs of our own pay here?"""
-        if self.graphs.fit(self.exit, plan):
-            self.graphs.measure(lambda: self.scored(plan, batch, learn=False), self.device)
+        def run() -> Tensor:
+            return self.scored(plan, batch, learn=False)
+
+        if self.economy.low is None:
+            self.economy.measure(run, self.device, ranks=self.ranks, tell=first_rank())
+        if self.graphs.on is None and self.beside is None and self.graphs.fit(self.exit, plan):
+            self.graphs.measure(run, self.device)
 
     def _given(self, batch: Any) -> tuple[Any, bool]:
         """A batch where it is scored, and whether nothing of the model is run for it."""
@@ -303,13 +299,6 @@ class Scorer(Planner):
     def pieces(self, batch: Any) -> list[Any]:
         samples = self.call.samples
         return samples.split(batch, self.batch_size or samples.size(batch))
-
-    def _told_pieces(self, batch: Any, host: Any) -> list[tuple[Any, Any]]:
-        """The pieces of a batch, each with what it is on the host."""
-        told = self.pieces(host)
-        if len(told) == 1:
-            return [(batch, host)]
-        return list(zip(told if host is batch else self.pieces(batch), told, strict=True))
 
     @contextmanager
     def _pass(self) -> Iterator[None]:
