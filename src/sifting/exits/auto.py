@@ -303,14 +303,17 @@ class AutoExit(Exit):
         found = Plain(state, "the autopilot's exit")
         refused, costs = found.inside("refused"), found.inside("costs")
         prices = {name: costs.number(name) for name in costs}
+        predictor = LossPredictor()
+        if "predictor" in state:
+            predictor.load_state_dict(found.inside("predictor").content)
         for name, saved in found.inside("scorers").content.items():
             if name in self.scorers:
                 self.scorers[name].load_state_dict(saved)
-        for name in refused:
+        for name in refused:  # last: a scorer that is refused does not come back
             if name in self.scorers:
                 self._refuse(name, str(refused.get(name)))
         if "predictor" in state:
-            self.predictor.load_state_dict(found.inside("predictor").content)
+            self.predictor = predictor
         self.active, self.looks = str(state["active"]), str(state["looks"])
         self.costs = prices
 

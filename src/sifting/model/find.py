@@ -122,9 +122,17 @@ def _named_stack(model: nn.Module, path: str) -> Stack:
 
 
 def _candidates(model: nn.Module) -> Iterator[Stack]:
-    for path, module in model.named_modules():
-        if isinstance(module, nn.ModuleList | nn.Sequential):
-            yield from _stacks_in(path, module, model)
+    found = [
+        stack
+        for path, module in model.named_modules()
+        if isinstance(module, nn.ModuleList | nn.Sequential)
+        for stack in _stacks_in(path, module, model)
+    ]
+    kinds = [type(stack.module(stack.blocks[0][0])) for stack in found]
+    for stack, kind in zip(found, kinds, strict=True):
+        # one block among others of its class is a stage's, not the one layer of a model
+        if len(stack.blocks) > 1 or kinds.count(kind) == 1:
+            yield stack
 
 
 def _stacks_in(path: str, container: nn.Module, model: nn.Module) -> Iterator[Stack]:
