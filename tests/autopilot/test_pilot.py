@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from sifting import Sifter, Trial
+from sifting.autopilot.judging import SURE
 from sifting.autopilot.looks import LookPlan
 from sifting.autopilot.options import PLAIN, Option
 
@@ -133,6 +134,10 @@ def test_it_selects_where_progress_is_made_on_what_it_would_keep() -> None:
     assert stats.selections == STEPS - first.step
     assert stats.candidates_seen == BATCH * (STEPS + stats.selections)
     assert 0 < (stats.saving or 0) < 0.5
+    # predicted losses are judged by where progress is made, too: from the look after they are known on
+    shares = {(one["scorer"], one["ratio"]) for one in records[-1]["shares"]}
+    assert ("predicted", 2) in shares
+    assert 1 < sifter.pilot.decision.worth <= SURE
     assert "autopilot: keeps 1 in 2 by input" in str(stats)
     assert not sifter.pilot.take_records()
 

@@ -27,9 +27,9 @@ class LookPlan:
     steps: tuple[int, ...]
     samples: int
 
-    def due(self, step: int) -> bool:
-        """Whether a look is made after a step."""
-        return step in self.steps
+    def due(self, before: float, after: float) -> bool:
+        """Whether a look is made when a run goes from a place to another, in plain steps."""
+        return any(before < step <= after for step in self.steps)
 
 
 def plan_looks(

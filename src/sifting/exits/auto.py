@@ -210,12 +210,38 @@ class AutoExit(Exit):
             ids = ids_in(plan.call, batch)
         if not self._predicts or memory is None or ids is None:
             return None
-        looks, ids = self.scorers[self.looks], plain_indices(ids)
-        exit_B = None if looks.runs else looks.score(plan, model, batch, "loss", False)
-        inputs_BF = features(*memory.remembered(ids), scores_B, exit_B)
+        ids = plain_indices(ids)
+        inputs_BF = self._inputs(plan, model, batch, scores_B, *memory.remembered(ids))
         if note:
             self._known = dict(zip(ids, inputs_BF, strict=True))
         return self.predictor(inputs_BF) if self.predictor.ready else None
+
+    def predicted_from(
+        self, plan: Plan, model: nn.Module, batch: Any, scores_B: Tensor, losses_B: Tensor
+    ) -> Tensor | None:
+        """As `predicted`, of samples that are not trained, from their losses as last seen.
+
+        Args:
+            scores_B: of the exit that looks at samples.
+            losses_B: not a number where none was seen.
+        """
+        if not self._predicts or not self.predictor.ready:
+            return None
+        passed_B = torch.zeros_like(losses_B)
+        return self.predictor(self._inputs(plan, model, batch, scores_B, losses_B, passed_B))
+
+    def _inputs(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        batch: Any,
+        scores_B: Tensor,
+        losses_B: Tensor,
+        passed_B: Tensor,
+    ) -> Tensor:
+        looks = self.scorers[self.looks]
+        exit_B = None if looks.runs else looks.score(plan, model, batch, "loss", False)
+        return features(losses_B, passed_B, scores_B, exit_B)
 
     def refined(
         self,
