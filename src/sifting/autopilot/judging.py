@@ -43,6 +43,17 @@ class Knowledge:
             return self.arrivals.recent(step)
         return self.held_out.recent(Option(scorer, LADDER[0]))
 
+    def summary(self, scorer: str, step: int) -> dict[str, float | None]:
+        """What is known of keeping one in two by a scorer, for people."""
+        option = Option(scorer, LADDER[0])
+        recent = self.progress(scorer, step) if scorer != MEMORY else None
+        known = recent is not None and not math.isnan(recent.share)
+        return {
+            "learning_share": recent.share if recent is not None and known else None,
+            "kept_loss": self.evidence.kept_loss(option),
+            "agreement": self.evidence.agreement(option),
+        }
+
     def judged(
         self,
         option: Option,

@@ -93,7 +93,6 @@ class Pilot:
 
     @property
     def ranks(self) -> Ranks | None:
-        """Those that decide together."""
         return self.scorer.ranks
 
     @property
@@ -304,20 +303,13 @@ class Pilot:
 
     def summary(self) -> dict[str, Any]:
         """What `Stats` says of it."""
-        scorer = self.option.scorer or self.exit.looks or MEMORY
-        option = Option(scorer, LADDER[0])
         knows = Knowledge(self.evidence, self.arrivals, self.held_out, self.exit)
-        recent = knows.progress(scorer, self._done) if scorer == self.exit.looks else None
         return {
             "option": f"keeps {self.option}",
             "since": self.decision.step,
             "why": self.decision.why,
-            "learning_share": None
-            if recent is None or recent.share != recent.share
-            else recent.share,
-            "kept_loss": self.evidence.kept_loss(option),
-            "agreement": self.evidence.agreement(option),
             "saving": self.saving,
+            **knows.summary(self.option.scorer or self.exit.looks or MEMORY, self._done),
         }
 
     def state_dict(self) -> dict[str, Any]:

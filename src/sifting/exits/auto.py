@@ -15,7 +15,6 @@ from sifting.exits.loss_predictor import LossPredictor, features
 from sifting.exits.memory import MemoryExit
 from sifting.exits.tuned import TunedExit
 from sifting.model.objective import Score
-from sifting.model.places import work_share
 from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 from sifting.parallel.ranks import Ranks
@@ -138,7 +137,7 @@ class AutoExit(Exit):
                 self._refuse(name, error)
                 continue
             self.looks = name
-            self.costs.setdefault(name, cost_of(scorer, plan, model, probe))
+            self.costs.setdefault(name, scorer.work(plan, model, probe))
         self.costs[MEMORY] = 0.0
         if self.looks:
             self.costs[PREDICTED] = self.costs[self.looks]
@@ -342,16 +341,6 @@ class AutoExit(Exit):
             self.predictor = predictor
         self.active, self.looks = str(state["active"]), str(state["looks"])
         self.costs = prices
-
-
-def cost_of(scorer: Exit, plan: Plan, model: nn.Module, probe: Any) -> float:
-    """What an exit takes to score a sample, as a share of a forward's work."""
-    if isinstance(scorer, InputExit):
-        return 0.0
-    path = getattr(scorer, "place", None)
-    if path is None:
-        return 1.0  # not known: as dear as can be
-    return work_share(model, lambda: plan.call.run(model, probe), path)
 
 
 def _has_ids(trained: TrainedBatch) -> bool:
