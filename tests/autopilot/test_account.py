@@ -165,7 +165,7 @@ def begin(out: Path, arm: str, *, resume: bool = False, **more: Any) -> Any:
     pilot = engine.sifter.pilot
     assert pilot is not None
     pilot.trials = None
-    looking(engine.sifter, 40, 80, 120, 160)
+    looking(engine.sifter, *((20, 60, 100, 180) if more.get("noisy") else (40, 80, 120, 160)))
     return engine
 
 

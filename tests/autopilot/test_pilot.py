@@ -110,7 +110,7 @@ def test_what_never_selects_is_the_plain_loop_bit_for_bit() -> None:
     assert sifter.pilot is not None
     assert sifter.pilot.decisions == []
     assert sifter.stats().held_out_seen == 4 * 300
-    assert sifter.stats().rehearsals > 50
+    assert sifter.stats().rehearsals > 35
     for plain, piloted in zip(*found, strict=True):
         pairs = (
             [(plain, piloted)] if isinstance(plain, Tensor) else zip(plain, piloted, strict=True)
@@ -121,9 +121,10 @@ def test_what_never_selects_is_the_plain_loop_bit_for_bit() -> None:
 def test_it_selects_where_progress_is_made_on_what_it_would_keep() -> None:
     model = make_model()
     sifter = looking(Sifter(model, trial=Trial(held_out=held_out(), updates=STEPS)), 40, 80, 120)
+    assert sifter.pilot is not None
+    sifter.pilot.pacing.cost = 0.001  # rehearsed every other step
     for _ in train(model, sifter(DataLoader(Points(), BATCH, shuffle=True))):
         pass
-    assert sifter.pilot is not None
     records = sifter.pilot.take_records()
     assert [record["kind"] for record in records] == ["decision"] * 3
     first = sifter.pilot.decisions[0]

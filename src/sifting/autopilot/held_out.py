@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sifting.autopilot.average import AveragedWeights
-from sifting.autopilot.looks import FORWARD, LOOKING, LookPlan, plan_looks
+from sifting.autopilot.looks import BUDGET, FORWARD, LookPlan, plan_looks
 from sifting.autopilot.options import LADDER, Option
 from sifting.autopilot.trial import Trial, read_held_out
 from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
@@ -45,7 +45,7 @@ class HeldOut:
     def __init__(self, scorer: Scorer, exit: AutoExit, *, meter: Meter, trial: Trial) -> None:
         self.scorer, self.exit, self.meter, self.trial = scorer, exit, meter, trial
         self.progress: dict[Option, list[Progress]] = {}
-        self.budget = LOOKING
+        self.budget = BUDGET
         self._plan: LookPlan | None = None
         self._average: AveragedWeights | None = None
         self._batches: list[Any] = []
