@@ -152,14 +152,8 @@ class IndexStream:
     @property
     def position(self) -> StreamPosition:
         """Where the stream is."""
-        return StreamPosition(
-            self._extra,
-            self._taken,
-            self._over,
-            self._passed,
-            tuple(self._carry),
-            self._sizes.runs(),
-        )
+        counts = (self._extra, self._taken, self._over, self._passed)
+        return StreamPosition(*counts, tuple(self._carry), self._sizes.runs())
 
     def go_to(self, place: StreamPosition) -> None:
         """Move a fresh stream on to a place; nothing but indices is read.
