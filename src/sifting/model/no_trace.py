@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -58,12 +57,12 @@ class _Trace:
         self.compiled: list[tuple[nn.Module, Any]] = []
         self.buffers: list[tuple[nn.Module, _Buffers]] = []
         places: set[torch.device] = set()
-        on_cuda = torch.cuda.is_initialized()  # else nothing is there
+        on_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # else nothing is there
         for module in every_module(model):
             self.modes.append((module, module.training))
             if module._compiled_call_impl is not None:
                 self.compiled.append((module, module._compiled_call_impl))
-            if not _pure(type(module)):
+            if not _pure(module):
                 self.buffers.append((module, buffers_of(module)))
             if on_cuda:
                 places |= {p.device for p in module._parameters.values() if p is not None}
@@ -131,10 +130,9 @@ def _put_mode(module: nn.Module, training: bool) -> None:
         module.training = training
 
 
-@functools.lru_cache(maxsize=1024)
-def _pure(kind: type[nn.Module]) -> bool:
+def _pure(module: nn.Module) -> bool:
     """The layers of torch.nn do not write to their buffers in eval mode; other modules may."""
-    return kind.__module__.startswith("torch.nn.modules")
+    return type(module).__module__.startswith("torch.nn.modules")
 
 
 def buffers_of(module: nn.Module) -> _Buffers:
