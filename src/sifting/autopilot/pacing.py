@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 FIRST, OFTEN = 16, 2  # rehearsals that are timed, and the steps between two of them
-FEWEST, SHARE = 4, 0.02  # of a short run: as many as so many of its steps, but not fewer
+FEWEST, SHARE = 4, 0.01  # of a short run: as many as so many of its steps, but not fewer
 EARLY, LATER = 0.04, 0.002  # share of a step that rehearsals may take: at first, and later on
 LONG = 0.12  # share of the run that counts as its beginning
 UNPLANNED = 256  # steps that do, where its length is not known
 UNKNOWN = 0.05  # cost, in steps, where the clocks do not tell
-HOPELESS = 0.5  # cost of choosing, in steps, from which on it cannot pay
+HOPELESS = 0.35  # cost of choosing, in steps, from which on it cannot pay
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Pacing:
     def first(self) -> int:
         """Rehearsals that are timed.
 
-        >>> Pacing(steps=300).first, Pacing(steps=5000).first, Pacing().first
+        >>> Pacing(steps=600).first, Pacing(steps=5000).first, Pacing().first
         (6, 16, 16)
         """
         return FIRST if self.steps is None else min(FIRST, max(FEWEST, round(SHARE * self.steps)))

@@ -32,7 +32,7 @@ Reason = Literal[
     Obstacle, "better than both", "noise", "worse", "no baseline", "no arms", "too few seeds"
 ]
 CLAIMS: tuple[Claim, ...] = ("time", "final")
-TOLERATED = 1.05  # of the baseline's time, up to which an arm that ends as well does no harm: it asked
+TOLERATED = 1.05  # of the baseline's time: an arm that ends as well does no harm up to it
 UNJUDGED: tuple[Obstacle, ...] = ("no control", "control unfinished", "control early")
 
 
