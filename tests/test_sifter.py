@@ -486,6 +486,31 @@ class TestResume:
         with pytest.raises(ValueError, match=r"weights of a learned exit .* is a BlockExit"):
             Sifter(net, exit=1).load_state_dict(trained.state_dict())
 
+    @pytest.mark.parametrize(
+        ("before", "now", "message"),
+        [
+            (
+                {"exit": 1, "keep": 0.5},
+                {},
+                r"saved with keep=0.5, .* an autopilot .*pass the keep=",
+            ),
+            (
+                {},
+                {"exit": "tuned", "keep": 0.5},
+                r"exit=AutoExit.*'s is TunedExit\(.*make the sifter",
+            ),
+            ({"exit": "input"}, {"exit": "tuned"}, r"with exit=InputExit\(\), and .* is TunedExit"),
+        ],
+    )
+    def test_what_another_sifter_has_learned_is_refused_by_name(
+        self, net: Net, before: dict[str, Any], now: dict[str, Any], message: str
+    ) -> None:
+        """It is not damaged: it was saved with other settings."""
+        saved = Sifter(net, **before)
+        saved.select(candidates(1)[0])
+        with pytest.raises(ValueError, match=message):
+            Sifter(net, **now).load_state_dict(saved.state_dict())
+
 
 class TestAutocast:
     def test_scoring_runs_under_the_autocast_of_the_training_step(self, net: Net) -> None:

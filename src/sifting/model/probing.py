@@ -25,8 +25,8 @@ def probe_rows(call: Call, batch: Any) -> Tensor | None:
     tensor([0, 1, 2, 3, 4])
 
     Those that tell most are among them: another label than the first sample's (a weight of its
-    class), 0 and a negative one that torch does not know (both may mean none), the longest run of one
-    label at the end (padding), and, among float labels, one that is no distribution.
+    class), 0, the largest and a negative one that torch does not know (all may mean none), the longest
+    run of one label at the end (padding), and, among float labels, one that is no distribution.
     """
     size = call.samples.size(batch)
     chosen: set[int] = set()
@@ -66,6 +66,7 @@ def _telling(flat_BX: Tensor, first: int) -> list[int]:
         found += [longest] if 1 < int(tail_B[longest]) < flat_BX.shape[1] else []
     zero_B = (flat_BX == 0).any(dim=1)  # padding, perhaps
     found += zero_B.nonzero().squeeze(1)[:1].tolist()
+    found.append(int(flat_BX.long().amax(dim=1).argmax()))  # 255, say
     odd_B = ((flat_BX < 0) & (flat_BX != IGNORE)).any(dim=1)
     return found + odd_B.nonzero().squeeze(1)[:1].tolist()
 
