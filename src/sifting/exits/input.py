@@ -43,6 +43,9 @@ class InputExit(TunedExit):
         lr: learning rate of its own Adam.
     """
 
+    remedy = "exit='tuned', exit=MemoryExit()"
+    cheaper = "exit=MemoryExit(), or a larger every="
+
     def __init__(self, *, lr: float = 1e-2) -> None:
         super().__init__(lr=lr)
         self._member: Any = None  # of a batch that the model is given as it is

@@ -74,7 +74,7 @@ class TunedExit(Exit):
 
     learns = True
     pipelined = True
-    remedy = "a later exit (TunedExit(at)), a larger explore= (0.5), exit=MemoryExit()"
+    remedy = "a later exit (TunedExit(at)), exit=MemoryExit()"
     cheaper = "an earlier exit (TunedExit(at)), or exit=MemoryExit()"
     default_explore = 0.25  # an insurance: even a tuned exit decays on data seen many times
 
