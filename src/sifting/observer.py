@@ -105,6 +105,9 @@ class Observer:
         self.end_owed()
         if self._gradients and step is not None:
             self._compare(step)
+        steps = self.meter.counts["steps"]
+        if step is not None and step.selection is not None and steps % SPAN == 0:
+            self.auditor.speak_of_cost(steps)  # whether or not anything is audited
 
     def end_owed(self) -> None:
         """Tell the pilot that a step is over, where it has not been told: also one before a resume."""

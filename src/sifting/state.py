@@ -57,6 +57,12 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     settings = found.inside("settings").content
     under_way = found.whole("under_way")
     ahead = Beside.checked(state.get("ahead"))
+    if sifter.pilot is not None and found.get("pilot") is None:
+        raise ValueError(
+            f"the state was saved with keep={settings.get('keep')!r}, and this sifter is an autopilot "
+            "(keep='auto'), which finds nothing in it to go on from: pass the keep= and exit= that it was "
+            "saved with, or begin anew"
+        )
     pilot = None if sifter.pilot is None else found.inside("pilot")
     learned = found.get("reference") if sifter.reference is not None else None
     reference = {} if learned is None else found.inside("reference").content
@@ -68,7 +74,16 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
         sifter.beside.drop()
     # the last that can fail, so that nothing else has changed yet
     exit = found.inside("exit").content
-    _load_learned(sifter, exit, pilot, reference=reference, budget=found.get("budget"))
+    try:
+        _load_learned(sifter, exit, pilot, reference=reference, budget=found.get("budget"))
+    except ValueError as error:
+        before, now = settings.get("exit"), sifter.settings()["exit"]
+        if before == now:
+            raise
+        raise ValueError(
+            f"the state was saved with exit={before}, and this sifter's is {now}, which cannot go on from "
+            f"what that has learned: make the sifter with the exit the state was saved with ({error})"
+        ) from error
     sifter._generator.set_state(generator)
     sifter._scorer.autocast = autocast
     if economy is not None:

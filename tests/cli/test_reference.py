@@ -33,3 +33,6 @@ def test_what_cannot_be_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert not (tmp_path / "reference.json").exists()
     assert main(["reference", TARGET, "--out", out, "--arm", "sift"]) == 2
     assert "nothing is trained" in " ".join(capsys.readouterr().err.split())
+    nowhere = str(tmp_path / "nowhere" / "reference.json")
+    assert main(["reference", TARGET, "--out", nowhere]) == 2
+    assert "its folder does not exist" in " ".join(capsys.readouterr().err.split())

@@ -59,6 +59,8 @@ def _run(words: list[str], console: Console) -> str | None:
         about="A model's loss of every sample that is to be trained, written to a file.",
     )
     refuse(options.config, workload.presets[preset], {"arm": "no arm: nothing is trained"})
+    if options.out.is_dir() or not options.out.parent.is_dir():
+        raise ValueError(f"--out {options.out}: that is a folder, or its folder does not exist")
     files.check_writable(options.out.parent)
     config = workload.with_settings(
         options.config, parse_settings(list(options.set), []).get(None, {})

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.model.by_sample import reduced_losses
 from sifting.model.call import Call, logits_of, loss_of
 from sifting.model.matching import match_parts, reproducing, tolerances, usual
 from sifting.model.parts import (
@@ -231,6 +232,8 @@ def _with_labels(call: Call, model: nn.Module, batch: Any, rows: Tensor | None) 
                     )
                 except ValueError as named:
                     raise named from error
+        if isinstance(error, IndexError):  # where nothing says what the classes are
+            reduced_losses(call, model, batch, rows=rows)  # names its row
         raise
 
 
