@@ -31,6 +31,7 @@ TEXT = (
     "--vocabulary train --vocabulary-size 300 --dev-share 0.3 --length 16 --batch 4 --dev-sequences 8 "
     "--hidden 16 --heads 2 --inner 16 --layers 3 --audit-every 3"
 )
+REPORT = "report"  # what is not trained, and writes too
 WORKLOADS = {
     "mine": "train tests.training.test_recipe:RECIPE tiny --arm tuned --updates 12 --evaluations 3 "
     "--audit-every 4",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -12,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,6 @@ from sifting import checksums, files
 from sifting.checksums import Growing
 from sifting.training.checkpoints import Checkpoints, Found
 from sifting.training.run_folder import FORMAT, LOGS, RunError, check_logs, read_file, resumable
-
-# errors of a disk that is full, broken, or may not be written any more
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 def environment() -> dict[str, Any]:
@@ -92,6 +88,7 @@ class RunFolder:
     @staticmethod
     def check(path: Path) -> None:
         """Raise unless a new run can be written to a folder; nothing is made."""
+        refuse_links(path)
         if (path / "run.json").exists():
             raise RunError(f"{path} holds a run already: resume it, or choose another folder")
         left = [name for name in LOGS if (path / name).exists()]
@@ -119,6 +116,7 @@ class RunFolder:
             free: settings that may be others than it was started with.
         """
         about = resumable(path)
+        refuse_links(path)
         then = read_file(path, "config.json", about)
         known = {*config, *then} - set(free)
         changed = sorted(k for k in known if config.get(k) != then.get(k))
@@ -180,15 +178,8 @@ class RunFolder:
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line of metrics, all of it or none."""
         line = (json.dumps(record) + "\n").encode("utf-8")
-        path, log = self.path / "metrics.jsonl", self._logs["metrics.jsonl"]
-        try:
-            with path.open("ab", buffering=0) as file:
-                if file.write(line) != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        except OSError:
-            with suppress(OSError):
-                os.truncate(path, log.size)
-            raise
+        log = self._logs["metrics.jsonl"]
+        files.append(self.path / "metrics.jsonl", line, size=log.size)
         log.add(line)
 
     def finish(self, status: str, summary: Mapping[str, Any]) -> None:
@@ -208,9 +199,16 @@ class RunFolder:
         if not (self.path / "run.json").exists():
             return f"{self.path} is gone: it was deleted or moved while the run wrote to it"
         there = error.filename is not None and str(error.filename).startswith(str(self.path))
-        if there or error.errno in DISK:
+        if there or error.errno in files.DISK:
             return f"cannot write to {self.path}: {error.strerror or error}"
         return None
+
+
+def refuse_links(path: Path) -> None:
+    """Raise where something planted would lead what a run writes or deletes into another folder."""
+    for name in (*LOGS, "checkpoints"):
+        if (path / name).is_symlink():
+            raise RunError(f"{path / name} is a link: a run is not written through one")
 
 
 @contextmanager
