@@ -11,7 +11,7 @@ import shutil
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ from sifting import checksums, files
 from sifting.checksums import Growing
 from sifting.training.checkpoints import Checkpoints, Found
 from sifting.training.run_folder import FORMAT, LOGS, RunError, check_logs, read_file, resumable
+
+ROOM, ROOM_BYTES = ".room", 1 << 15  # for the summary and `run.json` of a run on a full disk
 
 
 def environment() -> dict[str, Any]:
@@ -82,6 +84,7 @@ class RunFolder:
             folder._about = {"format": FORMAT, "id": secrets.token_hex(8), "started": _now()}
             folder._write("config.json", config)
             folder._write("environment.json", environment())
+            folder._keep_room()
             folder._status("running")
         return folder
 
@@ -132,6 +135,7 @@ class RunFolder:
         about["files"].pop("summary.json", None)  # of where it was stopped
         with _writing(path):
             files.drop_parts(path)
+            folder._keep_room()
             # first what the logs begin with, then the logs: whoever reads in between finds both true
             folder._status("running", logs=said)
             for name, log in folder._logs.items():
@@ -148,6 +152,11 @@ class RunFolder:
         """What tells the run from others."""
         found: str | None = self._about.get("id")
         return found
+
+    def _keep_room(self) -> None:
+        """Take some of the disk now, so that a run which fills it can still say how it ended."""
+        # no zeros, for which some file systems take no room
+        files.write_bytes(self.path / ROOM, os.urandom(ROOM_BYTES))
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a file whose checksum `run.json` will have."""
@@ -184,6 +193,8 @@ class RunFolder:
 
     def finish(self, status: str, summary: Mapping[str, Any]) -> None:
         """Write the summary and how the run ended."""
+        with suppress(OSError):
+            (self.path / ROOM).unlink(missing_ok=True)
         self._write("summary.json", summary)
         self._status(status)
 

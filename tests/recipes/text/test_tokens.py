@@ -279,11 +279,14 @@ def test_joining_follows_no_planted_link_and_a_full_disk_is_told_not_died_of(
         (folder / "tokens.npy").symlink_to(tmp_path / "other")
         join(folder, name)
 
-    def full(*args: Any, **more: Any) -> None:
-        raise AssertionError("a process that writes to a map of a full disk is killed")
+    mapped = np.lib.format.open_memmap
+
+    def read_only(path: Any, mode: str = "r+", **more: Any) -> Any:
+        assert mode == "r", "a process that writes to a map of a full disk is killed"
+        return mapped(path, mode=mode, **more)
 
     monkeypatch.setattr(tokens, "_join", planted)
-    monkeypatch.setattr(np.lib.format, "open_memmap", full)
+    monkeypatch.setattr(np.lib.format, "open_memmap", read_only)
     monkeypatch.setattr(tokens, "STRETCH", 100)
     options: dict[str, Any] = {"sentences": True, "shard_megabytes": 0.0008}
     made = tokenise(corpus, vocabulary, cache=tmp_path, **options)
