@@ -19,7 +19,8 @@ from torch import Tensor
 import sifting.compare.calibration as calibration
 import sifting.recipes.bert
 import sifting.recipes.gpt
-import sifting.recipes.resnet  # noqa: F401  imported here, so that no run has to
+import sifting.recipes.resnet
+import sifting.report.paper  # noqa: F401  imported here, so that no run has to
 from sifting.cli import main as sift
 from sifting.log import LOGGER
 from sifting.training.checkpoints import Checkpoints
