@@ -69,7 +69,7 @@ class StreamPosition:
 def _run_of_sizes(plain: Any) -> tuple[int, int]:
     pair = plain if isinstance(plain, list | tuple) and len(plain) == 2 else (plain, None)
     found = Plain({"size": pair[0], "times": pair[1]}, "a run of batches")
-    return found.whole("size"), found.whole("times", least=1)
+    return found.whole("size", least=1), found.whole("times", least=1)
 
 
 def plain_index(index: Any) -> Any:

@@ -17,6 +17,7 @@ from sifting.model.features import model_input, pooled_input
 from sifting.model.objective import Score
 from sifting.model.plan import Plan
 from sifting.model.stack import StackError
+from sifting.plain import Plain
 
 ALWAYS, SELDOM = 200, 4  # batches from each of which it learns; of later ones, one in so many
 COUNT = "batches scored"  # in a state, beside the predictors
@@ -130,8 +131,9 @@ class InputExit(TunedExit):
         return {**super().state_dict(), COUNT: self._scored}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        scored = Plain({COUNT: 0, **state}, "the exit").whole(COUNT)
         super().load_state_dict({name: saved for name, saved in state.items() if name != COUNT})
-        self._scored = int(state.get(COUNT, 0))
+        self._scored = scored
 
 
 def _place_of(given: Tensor, batch: Any) -> Any:
