@@ -36,6 +36,7 @@ BEHAVIOUR = {
     "integrations/test_ddp.py",
     "integrations/test_many.py",
     "integrations/test_plain.py",
+    "integrations/test_sooner.py",  # both trainers
     "model/test_architectures_other.py",
     "model/test_architectures_text.py",
     "model/test_architectures_vision.py",

@@ -11,7 +11,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from sifting import Sifter, cost
-from sifting.model import objective
+from sifting.cost import memory
+from sifting.model import parts
 
 transformers = pytest.importorskip("transformers")
 
@@ -206,14 +207,14 @@ def test_update_bytes_count_what_autograd_keeps_of_a_block(dropout):
 
 
 def test_chunk_is_the_one_in_use():
-    assert cost.CHUNK == objective.CHUNK
+    assert (cost.CHUNK, memory.ROWS) == (parts.CHUNK, parts.ROWS)
 
 
 def test_scoring_bytes_do_not_grow_with_the_vocabulary_beyond_two_chunks():
     shape = replace(BERT, vocab=30522, length=512)
     wide = replace(shape, vocab=250_000)
     grown = cost.scoring_bytes(wide, 64) - cost.scoring_bytes(shape, 64)
-    assert grown <= 4 * 2 * cost.CHUNK
+    assert grown <= 4 * 2 * memory.ROWS * 250_000
     assert cost.scoring_bytes(shape, 64) < 64 * 512 * 30522 * 4 / 10
 
 

@@ -16,7 +16,7 @@ import torch
 from sifting.budget import tokens_in
 from sifting.cursor import Place, choice_of
 from sifting.data.documents import nothing_to_choose
-from sifting.data.drawing import IndexSource
+from sifting.data.drawing import IndexSource, samples_drawn
 from sifting.data.lookahead import Lookahead
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import Draw, IndexPosition, Position
@@ -109,7 +109,7 @@ class SiftedLoader:
         source = self._handed(resumed)
         place: Place | None = resumed
         try:
-            while True:
+            while sifter.pilot is None or not sifter.pilot.account.over:
                 handed = next(source, None)
                 if handed is None:
                     break
@@ -135,9 +135,8 @@ class SiftedLoader:
         wanted = {BatchSource: Position, IndexSource: IndexPosition, PoolSource: PoolPosition}
         if resumed is not None and not isinstance(resumed, wanted[type(self._source)]):
             raise ValueError(
-                f"cannot resume: the state is a place among {_words(resumed)}, and this loader, a "
-                f"{type(self.loader).__name__} with draws={self.sifter.draws!r}, has none such: give the "
-                "loader and the draws= that the state was saved with"
+                f"cannot resume: the state is a place among {_words(resumed)}, and a {type(self.loader).__name__} "
+                f"with draws={self.sifter.draws!r} has none such: give the loader and draws= it was saved with"
             )
 
     def _check_lengths(self) -> None:
@@ -294,15 +293,12 @@ class SiftedLoader:
             if first:
                 self._check(batch, draw.candidates)
                 first = False
-            # a row of the data set may hold several documents, each a sample of its own
-            samples, found = sifter.chooser.samples, draw.candidates
-            if draw.sifts and draw.choice is None and samples.documents(batch) is not None:
-                found = samples.size(batch)
-            apart = found != draw.candidates
-            self._see(batch, found)
+            found = self._held(batch, draw)
+            apart = found != len(draw.indices)
+            self._see(batch, found if apart else draw.candidates)
             if not draw.sifts:
                 self._go_ahead(items)
-                yield batch, Step(draw.size, ids=draw.indices), place
+                yield batch, Step(found, ids=None if apart else draw.indices), place
                 continue
             if draw.choice is not None:
                 choice, everything = choice_of(draw)
@@ -318,6 +314,15 @@ class SiftedLoader:
             assert made.selection is not None
             self._go_ahead(items)
             yield made.selection.batch, made, place
+
+    def _held(self, batch: Any, draw: Draw) -> int:
+        """How many samples a batch is; what nobody looks at is taken for what was drawn."""
+        sifter, keep = self.sifter, self.sifter.schedule.keep
+        idle = not sifter.rule.policy.scored or (not callable(keep) and keep == 1)
+        if idle or not (draw.sifts or sifter.exit.observes or sifter.pilot is not None):
+            return len(draw.indices)
+        by_id = repr(sifter.exit) if sifter.exit.by_id else ""
+        return samples_drawn(sifter.chooser.samples, batch, draw, by_id=by_id)
 
     def _see(self, batch: Any, count: int) -> None:
         """Count candidates, and the tokens of those that were read."""

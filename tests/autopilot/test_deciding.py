@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sifting.autopilot.deciding import AGREES, ENTER, EPSILON, GAIN, LEAVE, decide
+from sifting.autopilot.deciding import AGREES, AS_WELL, ENTER, EPSILON, GAIN, LEAVE, decide
 from sifting.autopilot.options import PLAIN, Judged, Option, PilotDecision
 
 INPUT = Option("input", 2)
@@ -84,3 +84,32 @@ def test_decisions_survive_as_plain_values() -> None:
     made = PilotDecision(7, INPUT, "why", 1.25)
     assert PilotDecision.from_plain(made.to_plain()) == made
     assert "kept_loss" not in GOOD.to_plain()
+
+
+BY_LOSS = Judged(
+    Option("predicted", 2), share=0.95, error=0.02, speedup=1.45, agreement=1.05, learnable=True
+)
+
+
+def test_what_goes_by_predicted_losses_has_to_agree_as_well_as_what_looks_at_samples() -> None:
+    """On wrong labels, high losses point elsewhere than what the samples look like."""
+    looks = replace(GOOD, agreement=1.1)
+    assert decide([looks, BY_LOSS], PLAIN, held_out=True)[0] == BY_LOSS.option
+    after_wrong_labels = replace(BY_LOSS, agreement=AS_WELL * 1.1 - 0.01)
+    assert after_wrong_labels.agreement is not None
+    assert after_wrong_labels.agreement > AGREES
+    assert decide([looks, after_wrong_labels], PLAIN, held_out=True)[0] == INPUT
+    for change in ({"agreement": None}, {"agreement": AGREES - 0.01}, {"learnable": False}):
+        assert decide([looks, replace(BY_LOSS, **change)], PLAIN, held_out=True)[0] == INPUT
+    # in use, it stays: its agreement is as it was when nothing was selected yet
+    assert decide([looks, after_wrong_labels], BY_LOSS.option, held_out=True)[0] == BY_LOSS.option
+    unlearnable = replace(BY_LOSS, learnable=False)
+    assert decide([looks, unlearnable], BY_LOSS.option, held_out=True)[0] == INPUT
+
+
+def test_scorers_do_not_take_turns() -> None:
+    little_better = replace(BY_LOSS, speedup=1.05 * (GOOD.speedup or 0))
+    assert decide([GOOD, little_better], INPUT, held_out=True)[0] == INPUT
+    assert decide([GOOD, little_better], BY_LOSS.option, held_out=True)[0] == BY_LOSS.option
+    much_better = replace(BY_LOSS, speedup=1.1 * (GOOD.speedup or 0))
+    assert decide([GOOD, much_better], INPUT, held_out=True)[0] == BY_LOSS.option

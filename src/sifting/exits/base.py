@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sifting.measure.costs import Costs
 from sifting.model.call import Call
 from sifting.model.objective import Score
+from sifting.model.places import work_share
 from sifting.model.plan import Plan
 from sifting.model.stack import Stack
 from sifting.parallel.ranks import Ranks
@@ -69,7 +70,7 @@ class Exit(ABC):
     reference: Callable[[Sequence[Any]], Tensor] | None = None
     default_score: Score = "entropy"  # where the user names none
     default_explore = 0.0  # share of random picks, where the user names none
-    remedy = "exit='tuned', a later exit, a larger explore= (0.5)"  # where it chooses badly
+    remedy = "exit='tuned', a later exit"  # where it chooses badly
     cheaper = "an earlier exit, or exit=MemoryExit()"  # where it takes too long
 
     def suits(self, setting: Setting) -> None:  # noqa: B027
@@ -96,6 +97,13 @@ class Exit(ABC):
     def compared(self) -> Costs | None:
         """What the ways of scoring that it compares cost and tell; None where it compares none."""
         return None
+
+    def work(self, plan: Plan, model: nn.Module, probe: Any) -> float:
+        """What it takes to score a sample, as a share of a forward's work: for exits that compete."""
+        path = getattr(self, "place", None)
+        if path is None:
+            return 1.0  # not known: as dear as can be
+        return work_share(model, lambda: plan.call.run(model, probe), path)
 
     @abstractmethod
     def bind(self, model: nn.Module, stack: str | None) -> None:

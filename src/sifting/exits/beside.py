@@ -6,7 +6,7 @@ thread                   └──── truncated forward of the copy ───
 The thread runs a copy of the model's modules over the same parameters (`model/replica.py`), and nothing
 else: it draws no random number, talks to no other rank, and what an exit would learn it sets aside.
 Parameters are written by optimizers, each of which waits until nothing reads them. On CUDA the thread has a
-stream of its own, of the lowest priority there is.
+stream of its own, and it is the device that waits (`exits/turns.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from sifting.data.tree import leaves
 from sifting.exits.base import Exit
 from sifting.exits.economy import Economy
+from sifting.exits.predictors import checked_lessons
 from sifting.exits.thread_context import Context, prepare_thread
+from sifting.exits.turns import Turn, side_stream
 from sifting.model.plan import Plan
 from sifting.model.replica import Replica, modules_run
 from sifting.plain import Plain
@@ -46,9 +48,9 @@ class Ahead:
         scores: of each, on the CPU, once they are known.
         lessons: what the exit wants to learn from them, then.
         future: the scoring under way, which gives both.
+        turn: what orders it and the step.
         versions: of the model's parameters when it began.
-        done: what a CUDA stream waits for before it may write what was read.
-        settled: whether it is known to be over.
+        settled: whether training has its way again.
         undo: the sifter's generator, and its state before positions were drawn.
     """
 
@@ -57,8 +59,8 @@ class Ahead:
     scores: Tensor | None = None
     lessons: Mapping[str, Any] = field(default_factory=dict)
     future: Future[tuple[Tensor, Mapping[str, Any]]] | None = None
+    turn: Turn | None = None
     versions: list[int] = field(default_factory=list)
-    done: Any = None
     settled: bool = False
     undo: tuple[torch.Generator, Tensor] | None = None
 
@@ -101,20 +103,19 @@ class Beside:
         if self._executor is None:
             # its thread ends with the executor, and before the interpreter does
             self._executor = ThreadPoolExecutor(1, "sifting-ahead", initializer=prepare_thread)
-            self._handle = register_optimizer_step_pre_hook(self._before_step)
+            # a compiled step calls it too, between its graphs
+            held = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
+            self._handle = register_optimizer_step_pre_hook(held)
         generator = scorer.economy.generator
         ahead.undo = generator, generator.get_state()
         with scorer.economy.drawing(advance=True):
             economy = scorer.economy.again()
         exit, plan = self._twins(plan)
-        ready, device = None, scorer.device
-        if device.type == "cuda":
-            # 0 is the lowest priority that CUDA has
-            self._stream = self._stream or torch.cuda.Stream(device, priority=0)  # type: ignore[no-untyped-call]
-            ready = torch.cuda.current_stream(device).record_event()
-        context = Context(device, scorer.autocasts, torch.get_default_device(), self._stream)
+        self._stream = self._stream or side_stream(scorer.device)
+        context = Context(scorer.device, scorer.autocasts, torch.get_default_device(), self._stream)
+        ahead.turn = Turn(self._stream)
         ahead.future = self._executor.submit(
-            self._score, ahead, exit, plan, economy, context, ready
+            self._scored, ahead.batch, exit, plan, economy, context, ahead.turn
         )
 
     def prove(
@@ -152,7 +153,7 @@ class Beside:
         context = Context(device, scorer.autocasts, torch.get_default_device(), None)
         with modules_run(scorer.model) as originals:
             again = scorer.economy.again()
-            found_B, _ = self._scored(batch, exit, plan, again, context, learn=False)
+            found_B, _ = self._scored(batch, exit, plan, again, context, None)
         if originals:
             raise ValueError(
                 f"ahead=1: a copy of the model still runs {originals[0] or 'the model'!r} of the model itself, "
@@ -185,7 +186,7 @@ class Beside:
         ahead = self.ahead
         if ahead is None or ahead.batch is not batch:
             return None
-        self.wait()
+        self.hold()
         self.ahead = None
         if ahead.future is not None:
             ahead.scores, ahead.lessons = ahead.future.result()
@@ -195,16 +196,19 @@ class Beside:
         return ahead.scores
 
     def wait(self) -> None:
-        """Wait until nothing is read any more that training may write."""
+        """Wait until nothing is read any more that training may write, whatever stream writes it."""
         ahead = self.ahead
-        if ahead is None or ahead.future is None:
+        if ahead is not None and ahead.future is not None:
+            wait([ahead.future])
+        self.hold()
+
+    def hold(self) -> None:
+        """Let nothing that is queued from here on write what is read: a device waits, not its host."""
+        ahead = self.ahead
+        if ahead is None or ahead.turn is None or ahead.settled:
             return
-        wait([ahead.future])
-        if ahead.settled:
-            return
+        ahead.turn.hold()
         ahead.settled = True
-        if ahead.done is not None:
-            torch.cuda.current_stream(self.scorer.device).wait_event(ahead.done)
         if ahead.versions != self._versions():
             now = zip(self._names(), self._versions(), ahead.versions, strict=False)
             name = next((name for name, a, b in now if a != b), "one")
@@ -216,8 +220,7 @@ class Beside:
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Hook of every optimizer."""
-        if not torch.compiler.is_compiling():
-            self.wait()
+        self.hold()
 
     def drop(self) -> None:
         """Forget what was drawn ahead; nothing of it was learned yet."""
@@ -265,39 +268,18 @@ class Beside:
         }
 
     @staticmethod
-    def checked(state: Any) -> Ahead | None:
-        """What a state says; the candidates are drawn again."""
+    def checked(state: Any, learned: Mapping[str, Any]) -> Ahead | None:
+        """What a state says, of an exit that has learned this; the candidates are drawn again."""
         if state is None:
             return None
         found = Plain(state, "what was scored ahead")
         scores = None if found.get("scores") is None else found.tensor("scores", dims=1)
-        lessons = found.inside("lessons").content
+        lessons = checked_lessons(found.inside("lessons"), learned)
         return Ahead(None, found.made("streams", RandomState.from_plain), scores, lessons)
 
     def _twins(self, plan: Plan) -> tuple[Exit, Plan]:
         assert self._replica is not None
         return self.scorer.exit.beside(self._replica.twin), plan.beside(self._replica.twin)
-
-    def _score(
-        self,
-        ahead: Ahead,
-        exit: Exit,
-        plan: Plan,
-        economy: Economy,
-        context: Context,
-        ready: Any,
-    ) -> tuple[Tensor, Mapping[str, Any]]:
-        """What the thread does."""
-        if ready is not None:
-            self._stream.wait_event(ready)
-            for value in leaves(ahead.batch):
-                if isinstance(value, Tensor) and value.device.type == "cuda":
-                    value.record_stream(self._stream)
-        trusting = plan.trusting(ahead.batch)
-        found = self._scored(ahead.batch, exit, trusting, economy, context, learn=True)
-        if ready is not None:
-            ahead.done = self._stream.record_event()
-        return found
 
     def _scored(
         self,
@@ -306,16 +288,23 @@ class Beside:
         plan: Plan,
         economy: Economy,
         context: Context,
-        *,
-        learn: bool,
+        turn: Turn | None,
     ) -> tuple[Tensor, Mapping[str, Any]]:
+        """Scores by the copy, and what is to be learned from them: what the thread does in its turn."""
         assert self._replica is not None
         scorer, model = self.scorer, self._replica.model
         with scorer.busy(), context.open():
-            moved = scorer.moved(batch)
-            scores_B = scorer.scored(
-                plan, moved, learn=learn, host=batch, exit=exit, model=model, economy=economy
-            )
+            with nullcontext() if turn is None else turn.working(batch):
+                trusted = plan if turn is None else plan.trusting(batch)
+                scores_B = scorer.scored(
+                    trusted,
+                    scorer.moved(batch),
+                    learn=turn is not None,
+                    host=batch,
+                    exit=exit,
+                    model=model,
+                    economy=economy,
+                )
             # read here, where nobody waits for it but this thread
             return scores_B.float().cpu(), exit.unlearned()
 
