@@ -13,7 +13,7 @@ from torch import Tensor
 from sifting.data.drawing import count_steps
 from sifting.data.generators import checked_states, restore_generators, states_of
 from sifting.data.joining import Pad, join
-from sifting.data.marks import Mark, Marks, go_to_mark, mark_of
+from sifting.data.marks import Mark, Marks, go_to_mark, going_on, mark_of
 from sifting.data.position import optional
 from sifting.data.samples import Samples
 from sifting.data.stateful import forget
@@ -196,6 +196,8 @@ class _Pool:
         self.number = place.steps
         self._marks = Marks(source.loader)
         self._iterator = iter(source.loader)
+        if place.mark is not None:
+            self._iterator = going_on(source.loader, self._iterator)
 
     def replay(self, place: PoolPosition) -> None:
         """Take as many batches as were taken, and hold what was left of them.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from sifting.data.generators import restore_generators, states_of
-from sifting.data.marks import Marks, go_to_mark
+from sifting.data.marks import Marks, go_to_mark, going_on
 from sifting.data.position import Position
 from sifting.data.samples import Samples
 from sifting.data.stateful import forget
@@ -162,6 +162,8 @@ def _replayed(loader: Iterable[Any], resumed: Position, divided: Samples) -> Ite
     used, and for a loader that looks ahead by a batch (Accelerate's), the one before.
     """
     source = iter(loader)
+    if resumed.mark is not None:
+        source = going_on(loader, source)
     last = resumed.batches - (not resumed.pieces)
     states = {last - 1: resumed.before, last: resumed.fetch}
     samples = 0
