@@ -168,7 +168,7 @@ def decided(folder: Path) -> list[str]:
         told = [f"from update {r['step']} on {_doing(r)}, since {r['why']}" for r in changes]
         if not told and made:
             told = [f"everything was trained, since {made[-1]['why']}"]
-        updates = run.summary.get("updates")
+        updates = (run.summary or {}).get("updates")
         lines.append(
             f"autopilot, seed {run.config['seed']}: {'; '.join(told) or 'nothing to decide by'}"
             + ("" if updates is None else f"; it ended after {updates} updates")
