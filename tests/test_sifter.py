@@ -486,6 +486,31 @@ class TestResume:
         with pytest.raises(ValueError, match=r"weights of a learned exit .* is a BlockExit"):
             Sifter(net, exit=1).load_state_dict(trained.state_dict())
 
+    @pytest.mark.parametrize(
+        ("before", "now", "message"),
+        [
+            (
+                {"exit": 1, "keep": 0.5},
+                {},
+                r"saved with keep=0.5, .* an autopilot .*pass the keep=",
+            ),
+            (
+                {},
+                {"exit": "tuned", "keep": 0.5},
+                r"exit=AutoExit.*'s is TunedExit\(.*make the sifter",
+            ),
+            ({"exit": "input"}, {"exit": "tuned"}, r"with exit=InputExit\(\), and .* is TunedExit"),
+        ],
+    )
+    def test_what_another_sifter_has_learned_is_refused_by_name(
+        self, net: Net, before: dict[str, Any], now: dict[str, Any], message: str
+    ) -> None:
+        """It is not damaged: it was saved with other settings."""
+        saved = Sifter(net, **before)
+        saved.select(candidates(1)[0])
+        with pytest.raises(ValueError, match=message):
+            Sifter(net, **now).load_state_dict(saved.state_dict())
+
 
 class TestAutocast:
     def test_scoring_runs_under_the_autocast_of_the_training_step(self, net: Net) -> None:
@@ -705,9 +730,50 @@ def test_what_is_trimmed_has_no_part_in_the_judgement(net: Net) -> None:
 
 
 def test_a_warning_advises_what_would_help_this_sifter(net: Net) -> None:
-    assert "exit='tuned'" not in Sifter(net, exit="last").auditor.remedy
-    assert "exit='tuned'" in Sifter(net, exit=1).auditor.remedy
-    assert "TunedExit" in Sifter(net, keep=0.5).auditor.remedy
+    assert "exit='tuned'" not in Sifter(net, exit="last").auditor.advice.remedy
+    assert "exit='tuned'" in Sifter(net, exit=1).auditor.advice.remedy
+    assert "TunedExit" in Sifter(net, keep=0.5).auditor.advice.remedy
+    assert "later" not in Sifter(net, exit=4).auditor.advice.remedy  # of 4 blocks
+    assert "earlier" not in Sifter(net, exit=1).auditor.advice.cheaper
+    assert "earlier" not in Sifter(net, exit="input").auditor.advice.cheaper
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "unsaid"),
+    [
+        ({}, "larger explore= (0.5), trim=0.1, or", "nothing"),
+        ({"trim": 0.2}, "larger explore= (0.5), or", "trim=0.1"),
+        ({"explore": 0.5}, "score='entropy', trim=0.1, or", "explore"),
+    ],
+)
+def test_a_warning_does_not_advise_what_is_done_already(
+    net: Net, asked: dict[str, Any], said: str, unsaid: str
+) -> None:
+    sifter = Sifter(net, exit="last", score="loss", audit_every=1, **asked)
+    with pytest.warns(SiftingWarning, match="misclassified") as heard:
+        for batch in candidates(20):
+            sifter.select(batch)
+    (message,) = [str(one.message) for one in heard if "misclassified" in str(one.message)]
+    assert said in message
+    assert unsaid not in message
+
+
+@pytest.mark.parametrize(
+    ("exit", "cheaper"), [("last", "exit='tuned', or exit=MemoryExit"), (2, r"exit=1\), or")]
+)
+def test_choosing_that_outweighs_training_is_said_once(net: Net, exit: Any, cheaper: str) -> None:
+    """Also where nothing is audited; with the cheaper exit to take."""
+    sifter = Sifter(net, exit=exit, score="loss", audit_every=0)
+    sifter.meter.seconds.update(between=1000.0, scoring=900.0)
+    for x, y in sifter(candidates(101)):  # a warning would be an error
+        F.cross_entropy(net(x), y).backward()
+    sifter.meter.seconds["scoring"] = 1100.0
+    with pytest.warns(
+        SiftingWarning, match=rf"choosing takes 5\d% of the time .*{cheaper}"
+    ) as heard:
+        for x, y in sifter(candidates(202)):
+            F.cross_entropy(net(x), y).backward()
+    assert len(heard) == 1
 
 
 def test_the_objective_is_said_once(net: Net, caplog: pytest.LogCaptureFixture) -> None:

@@ -500,7 +500,7 @@ def test_compiled_models() -> None:
 
 def test_a_state_without_a_thread_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="what was scored ahead has no 'streams'"):
-        Beside.checked({"scores": None, "lessons": {}})
+        Beside.checked({"scores": None, "lessons": {}}, {})
 
 
 def test_a_loop_left_open_ends_with_the_interpreter_and_says_nothing() -> None:

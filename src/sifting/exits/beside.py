@@ -26,6 +26,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sifting.exits.base import Exit
 from sifting.exits.economy import Economy
+from sifting.exits.predictors import checked_lessons
 from sifting.exits.thread_context import Context, prepare_thread
 from sifting.exits.turns import Turn, side_stream
 from sifting.model.plan import Plan
@@ -267,13 +268,13 @@ class Beside:
         }
 
     @staticmethod
-    def checked(state: Any) -> Ahead | None:
-        """What a state says; the candidates are drawn again."""
+    def checked(state: Any, learned: Mapping[str, Any]) -> Ahead | None:
+        """What a state says, of an exit that has learned this; the candidates are drawn again."""
         if state is None:
             return None
         found = Plain(state, "what was scored ahead")
         scores = None if found.get("scores") is None else found.tensor("scores", dims=1)
-        lessons = found.inside("lessons").content
+        lessons = checked_lessons(found.inside("lessons"), learned)
         return Ahead(None, found.made("streams", RandomState.from_plain), scores, lessons)
 
     def _twins(self, plan: Plan) -> tuple[Exit, Plan]:

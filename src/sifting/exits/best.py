@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sifting.exits.base import Exit, Setting
 from sifting.exits.block import BlockExit
-from sifting.exits.ways import Way, possible_ways
+from sifting.exits.ways import Way, check_saved_way, possible_ways
 from sifting.log import say
 from sifting.measure.costs import HALF, Costs, WayCost
 from sifting.measure.quality import quality
@@ -245,15 +245,7 @@ class BestExit(Exit):
     # -- state
 
     def state_dict(self) -> dict[str, Any]:
-        ways = {
-            way.name: {
-                "exit": way.exit.state_dict(),
-                "economy": way.economy.state_dict(),
-                "seconds": list(way.seconds),
-                "measured": [list(row) for row in way.measured],
-            }
-            for way in self.ways
-        }
+        ways = {way.name: way.state_dict() for way in self.ways}
         return {
             "used": self.used.name if self.used else self._was_used,
             "counts": [self._selections, self._look_ends, self._next],
@@ -271,8 +263,11 @@ class BestExit(Exit):
         named = dict(zip(("selections", "ends", "next"), found.items("counts"), strict=True))
         counts = [Plain(named, "its counts").whole(name) for name in named]
         steps = found.numbers("steps")
-        ways = found.inside("ways").content
-        self._loaded, self._was_used = dict(ways), str(state["used"])
+        ways = found.inside("ways")
+        for name in ways:
+            check_saved_way(name, ways.get(name))
+        self._loaded = dict(ways.content)
+        self._was_used = str(state["used"])
         if self.ways:
             self._restore()
         self._selections, self._look_ends, self._next = counts
@@ -284,12 +279,7 @@ class BestExit(Exit):
             return
         for way in self.ways:
             if way.name in self._loaded:
-                saved = Plain(self._loaded[way.name], f"the way {way.name!r}")
-                way.exit.load_state_dict(saved.inside("exit").content)
-                way.economy.load_state_dict(saved.inside("economy").content)
-                way.seconds = saved.numbers("seconds")
-                rows = [saved.numbers("measured", row, length=3) for row in saved.items("measured")]
-                way.measured = [(a, b, c) for a, b, c in rows]
+                way.load_state_dict(self._loaded[way.name])
         self.used = next((way for way in self.ways if way.name == self._was_used), None)
         self._loaded = {}
 

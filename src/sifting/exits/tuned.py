@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting.exits.base import Exit, Twin
+from sifting.exits.checks import by_sample
 from sifting.exits.lessons import (
     at_positions,
     check_learnable,
@@ -30,6 +30,7 @@ from sifting.exits.lessons import (
     classes_of,
     objective_of,
     score_rows,
+    study_losses,
 )
 from sifting.exits.predictors import Average, Linear, Predictor, Translator
 from sifting.model.call import mask_of
@@ -44,7 +45,6 @@ from sifting.parallel.detect import sharded
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
 
-EXACT_EVERY = 8  # with losses=, every so many candidates the exact loss is computed to learn from
 WIDEST = 2048  # pooled features that a head of its own gets at most
 
 
@@ -74,7 +74,7 @@ class TunedExit(Exit):
 
     learns = True
     pipelined = True
-    remedy = "a later exit (TunedExit(at)), a larger explore= (0.5), exit=MemoryExit()"
+    remedy = "a later exit (TunedExit(at)), exit=MemoryExit()"
     cheaper = "an earlier exit (TunedExit(at)), or exit=MemoryExit()"
     default_explore = 0.25  # an insurance: even a tuned exit decays on data seen many times
 
@@ -177,6 +177,15 @@ class TunedExit(Exit):
             pooled = any(part.logits not in plan.heads for part in plan.parts)
             if plan.rows is not None and not pooled and not sharded(model):
                 self._narrow[plan.parts] = find_narrow(self.stack, self.k, plan, model, probe)
+        if plan.kind == "losses" or any(name not in plan.heads for name in plan.shapes):
+            by_sample(
+                plan.call.samples,
+                probe,
+                lambda batch: self._reached(plan, model, batch, lambda *_: None),
+                who=repr(self),
+                instead="name another module with exit=TunedExit('path.to.module'), or use exit='last' or "
+                "exit=MemoryExit()",
+            )
 
     def check_labels(self, plan: Plan, probe: Any) -> None:
         """Raise where there is nothing that this exit could learn to predict."""
@@ -260,18 +269,7 @@ class TunedExit(Exit):
         build = partial(Linear, pooled_BF, (1,))
         predictor = self._predictor("losses", pooled_BF.device, build)
         if learn:
-            size = len(pooled_BF)
-            rows = torch.arange(0, size, EXACT_EVERY if size > EXACT_EVERY else 1)
-            exact_N = plan.exact_losses(model, plan.call.samples.take(batch, rows, size=size))
-            assert exact_N is not None
-            spread = exact_N.std().clamp_min(1e-12) if len(exact_N) > 1 else exact_N.new_ones(())
-            wanted_N = ((exact_N - exact_N.mean()) / spread).to(pooled_BF.device)
-            inputs_NF = pooled_BF[rows.to(pooled_BF.device)]
-
-            def objective() -> tuple[Tensor, Tensor | float]:
-                return F.huber_loss(predictor(inputs_NF).squeeze(1), wanted_N), len(rows)
-
-            predictor.study(objective)
+            study_losses(plan, model, batch, predictor, pooled_BF)
         return predictor(pooled_BF).squeeze(1).detach()
 
     def _labels(self, plan: Plan, name: str, batch: Any) -> Tensor | None:
