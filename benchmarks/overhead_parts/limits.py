@@ -95,7 +95,9 @@ def _measured(
     found = ROWS[name](args)
     known = _read(place)
     known[name] = {
-        "command": " ".join(["python benchmarks/overhead.py limits", *_settings(argv)]),
+        "command": " ".join(
+            ["python benchmarks/overhead.py limits --only", name, *_settings(argv)]
+        ),
         "run": run,
         "took_seconds": time.perf_counter() - begin,
         **circumstances(1, load),

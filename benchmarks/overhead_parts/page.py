@@ -51,25 +51,19 @@ def _summary(results: Results) -> str:
 def _bert(row: str) -> Callable[[Results], str]:
     def make(results: Results) -> str:
         result, judged = results[row], results["ranking"]
-        quality = judged["lengths"][str(result["length"])]
+        length = ranked_length(results, result["length"])
+        quality = judged["lengths"][str(length)]
         lines = [
-            [
-                name,
-                f"{value:.4f}",
-                f"{result['as_before'][name]:.3f}",
-                *_figures(quality[name], PLAIN),
-            ]
+            [name, f"{value:.4f}", *_figures(quality[name], PLAIN)]
             for name, value in sorted(result["cost"].items(), key=lambda one: -one[1])
         ]
-        here = "Spearman with exit 1 as it is, BERT-base"
-        table = rows(["scored", "cost", here, *(COLUMNS[name] for name in PLAIN)], lines)
+        table = rows(["scored", "cost", *(COLUMNS[name] for name in PLAIN)], lines)
         return (
-            f"{table}\n\nCost and the first Spearman (of {2 * result['batch']} candidates): {result['model']}, "
-            f"{result['batch']} trained of twice as many, length {result['length']}, score='loss'; FLOP ratio of "
-            f"exit 1 as it is {result['flops']:.3f}, the paper's cost (length 512, A100) "
-            f"{result['paper_512']:.3f}. {_measured(result)} The rest: {judged['model']}; "
-            f"{judged['batches']} batches of {judged['candidates']} candidates of length "
-            f"{result['length']} that it has not seen."
+            f"{table}\n\nCost: {result['model']}, {result['batch']} trained of twice as many, length "
+            f"{result['length']}, score='loss'; FLOP ratio of exit 1 as it is {result['flops']:.3f}, the paper's "
+            f"cost (length 512, A100) {result['paper_512']:.3f}. {_measured(result)} Quality: {judged['model']}; "
+            f"{judged['batches']} batches of {judged['candidates']} candidates of length {length} that it has not "
+            f"seen. {_measured(judged)}"
         )
 
     return make
@@ -91,7 +85,7 @@ def _resnet(results: Results) -> str:
 
 
 def _memory(results: Results) -> str:
-    result, judged = results["memory"], results["ranking"]
+    result, judged = results["memory"], results.get("ranking", {})
     parts = result["milliseconds"]
     table = rows(
         [
@@ -107,20 +101,24 @@ def _memory(results: Results) -> str:
                 f"{result['cost']:.5f}",
                 f"{parts['choosing']:.2f}",
                 f"{parts['reading losses']:.2f}",
-                *_figures(judged["memory"], PLAIN),
+                *_figures(judged.get("memory"), PLAIN),
             ]
         ],
     )
     return (
         f"{table}\n\nCost: {result['megabytes']:.0f} MB, {result['batch']} trained of twice as many, "
         f"beside an update of {result['model']} ({result['update_seconds']:.1f} s). {_measured(result)} "
-        f"Quality: {judged['model']}; {judged['memory_batches']} batches of {judged['candidates']} "
-        "sequences that it was trained on before, masked anew."
+        + _quality_of(
+            judged,
+            "memory",
+            "{memory_batches} batches of {candidates} sequences that it was trained on before, masked anew",
+        )
     )
 
 
 def _llama(results: Results) -> str:
-    result, judged = results["llama"], results["decoder"]
+    result, judged = results["llama"], results.get("decoder", {})
+    quality = judged.get("quality", {})
     grown = result["peak_growth_bytes"]
     peaks = {"as it is": "sifter", "rows: 1 in 8": "rows"}
     lines = [
@@ -129,7 +127,7 @@ def _llama(results: Results) -> str:
             f"{value:.3f}",
             f"{value / result['flops']:.2f}",
             f"{grown[peaks[name]] / grown['update']:.3f}" if name in peaks else "–",
-            *_figures(judged["quality"][name], PLAIN),
+            *_figures(quality.get(name), PLAIN),
         ]
         for name, value in result["cost"].items()
     ]
@@ -138,18 +136,22 @@ def _llama(results: Results) -> str:
     return (
         f"{table}\n\nCost: {result['model']}, length {result['length']}, {result['batch']} trained of "
         f"twice as many; FLOP ratio of exit 1 as it is {result['flops']:.3f}. {_measured(result)} "
-        f"Quality: {judged['model']}; {judged['batches']} batches of {judged['candidates']} "
-        "candidates that it has not seen."
+        + _quality_of(
+            judged,
+            "quality",
+            "{batches} batches of {candidates} candidates that it has not seen",
+            row="decoder",
+        )
     )
 
 
 def _ahead(results: Results) -> str:
-    result, judged = results["ahead"], results["ranking"]
-    fresh = judged["lengths"]["128"]["as it is"]
+    result, judged = results["ahead"], results.get("ranking", {})
+    fresh = judged.get("lengths", {}).get("128", {}).get("as it is")
     lines = []
     for name, ratio in result["ratios"].items():
         low, high = result["spread"][name]
-        quality = judged["late"] if name == "ahead=1" else fresh
+        quality = judged.get("late") if name == "ahead=1" else fresh
         wall = f"{ratio['wall']:.3f} ({low:.3f}–{high:.3f})"
         lines.append([name, wall, f"{ratio['cpu']:.3f}", *_figures(quality, PLAIN)])
     columns = ["scored", "step ÷ plain step", "its processor time", *(COLUMNS[n] for n in PLAIN)]
@@ -157,14 +159,39 @@ def _ahead(results: Results) -> str:
     return (
         f"{rows(columns, lines)}\n\nTime on the wall, and in brackets its range over {result['rounds']} rounds: "
         f"{result['model']}, {result['batch']} trained of twice as many, one thread each to train and to score. "
-        f"Made by `{result['command']}` ({result['machine']['cores']} cores of an "
-        f"{result['machine']['processor']}; load at most {load:.1f}). Quality: {judged['model']}; "
-        f"ahead=1 is judged while it learns, on {judged['late_batches']} batches scored before an update, by the "
-        "exact losses after it."
+        f"Made by `{result['command']}`{_at_commit(result)} ({result['machine']['cores']} cores of an "
+        f"{result['machine']['processor']}; load at most {load:.1f}). "
+        + _quality_of(
+            judged,
+            "late",
+            "ahead=1 is judged while it learns, on {late_batches} batches scored before an update, by the exact "
+            "losses after it",
+        )
     )
 
 
-def _figures(found: Mapping[str, Any], shown: Any) -> list[str]:
+def _at_commit(result: Mapping[str, Any]) -> str:
+    """Where what was run is no longer there under its name."""
+    return f" at commit {result['version']}" if "version" in result else ""
+
+
+def ranked_length(results: Results, length: int) -> int:
+    """The length of the candidates that were ranked: the one asked for, or 128 where that is all there is."""
+    return length if str(length) in results["ranking"]["lengths"] else 128
+
+
+def _quality_of(judged: Mapping[str, Any], part: str, said: str, row: str = "ranking") -> str:
+    """What quality was measured on, or how to measure it."""
+    if part not in judged:
+        return (
+            f"Its quality is not measured yet: `python benchmarks/overhead.py limits --only {row}`."
+        )
+    return f"Quality: {judged['model']}; {said.format_map(judged)}. {_measured(judged)}"
+
+
+def _figures(found: Mapping[str, Any] | None, shown: Any) -> list[str]:
+    if found is None:
+        return ["–"] * len(shown)
     signs = {"recall_apart": "+"}
     return [
         f"{found[name]['mean']:{signs.get(name, '')}.3f} ± {found[name]['error']:.3f}"
@@ -184,8 +211,8 @@ ROWS: dict[str, tuple[Callable[[Results], str], tuple[str, ...]]] = {
     "summary": (_summary, ()),
     "bert-128": (_bert("bert-128"), ("bert-128", "ranking")),
     "bert-512": (_bert("bert-512"), ("bert-512", "ranking")),
-    "memory": (_memory, ("memory", "ranking")),
+    "memory": (_memory, ("memory",)),
     "resnet": (_resnet, ("resnet",)),
-    "llama": (_llama, ("llama", "decoder")),
-    "ahead": (_ahead, ("ahead", "ranking")),
+    "llama": (_llama, ("llama",)),
+    "ahead": (_ahead, ("ahead",)),
 }

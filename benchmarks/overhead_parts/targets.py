@@ -13,8 +13,8 @@ def _bert(row: str) -> Callable[[Rows], Check]:
     """The cheapest way that still ranks as exit 1 does."""
 
     def check(rows: Rows) -> Check:
-        costs = rows[row]["cost"]
-        quality = rows["ranking"]["lengths"][str(rows[row]["length"])]
+        costs, lengths = rows[row]["cost"], rows["ranking"]["lengths"]
+        quality = lengths.get(str(rows[row]["length"]), lengths["128"])
         alike = {name: quality[name]["as_before"]["mean"] for name in costs}
         name = min((name for name in costs if alike[name] >= 0.9), key=lambda name: costs[name])
         return costs[name] <= 0.035, f"{costs[name]:.4f} by {name} (Spearman {alike[name]:.3f})"
