@@ -98,8 +98,8 @@ class Sifter:
         ids: key or position, in a batch, of the samples' numbers in the data set, or a function of
             the batch; for exits with memory. The sifter calls the model without them; so should
             your step.
-        batch_size: how many samples a batch holds, where it cannot be told: a number, the key of the
-            member that has one entry a sample, or a function of the batch.
+        batch_size: how many samples a batch holds, where it cannot be told: the number of candidates
+            in the first, the key of the member that has one entry a sample, or a function of it.
         take: `take(batch, indices) -> batch`, where a batch cannot be divided member by member.
         stack: dotted path of the list of blocks, where it cannot be told.
         score_batch_size: candidates scored at a time; all at once by default.
