@@ -74,14 +74,9 @@ def print_table(
         if number:
             console.print()
         table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-        for i in (0, *part):
-            table.add_column(
-                Text(printable(columns[i])),
-                justify="right" if i else "left",
-                min_width=_width(rows, i) if i else None,
-                max_width=None if i else NAME,
-                overflow="fold",
-            )
+        for i, wide in zip((0, *part), _widths(columns, rows, part, console.width), strict=True):
+            head, justify = Text(printable(columns[i])), "right" if i else "left"
+            table.add_column(head, justify=justify, width=wide, overflow="fold")  # type: ignore[arg-type]
         for row in rows:
             table.add_row(*(Text(printable(row[i])) for i in (0, *part)))
         console.print(table)
@@ -95,11 +90,11 @@ def parts(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     >>> parts(["arm", "gain", "time"], [["sift", "+0.64", "0.82 (0.68–0.98)"]], 80)
     [[1, 2]]
     """
-    first = min(NAME, _width(rows, 0, columns[0]))
+    first = _least(columns, rows, 0)
     found: list[list[int]] = []
     room = 0
     for i in range(1, len(columns)):
-        wide = GAP + _width(rows, i, columns[i])
+        wide = GAP + _least(columns, rows, i)
         if not found or wide > room:
             found.append([])
             room = width - first
@@ -108,9 +103,31 @@ def parts(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     return found
 
 
-def _width(rows: Sequence[Sequence[str]], i: int, head: str = "") -> int:
-    """Of a column: its longest field, or the longest word of its head, which may be wrapped."""
+def _widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], part: Sequence[int], width: int
+) -> list[int]:
+    """Of the columns of a part: what they need, and what is left goes to heads that are wrapped.
+
+    They are not left to rich, which widens heads at the cost of the last column's fields.
+    """
+    shown = (0, *part)
+    found = [_least(columns, rows, i) for i in shown]
+    left = width - sum(found) - GAP * len(part)
+    for place, i in enumerate(shown):
+        more = max(0, min(left, _cells(columns[i]) - found[place]))
+        found[place] += more
+        left -= more
+    return found
+
+
+def _least(columns: Sequence[str], rows: Sequence[Sequence[str]], i: int) -> int:
+    """What a column needs: its longest field, or the longest word of its head, which may be wrapped."""
+    needed = max(map(_cells, [*columns[i].split(), *(row[i] for row in rows)]), default=0)
+    return needed if i else min(NAME, needed)
+
+
+def _cells(text: str) -> int:
+    """How many columns of the terminal a text takes."""
     from rich.text import Text
 
-    longest = max((Text(word).cell_len for word in head.split()), default=0)
-    return max([longest, *(Text(printable(row[i])).cell_len for row in rows)])
+    return Text(printable(text)).cell_len
