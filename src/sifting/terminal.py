@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def print_table(
     rows: Sequence[Sequence[str]],
     *,
     title: str | None = None,
+    bold: Collection[tuple[int, int]] = (),
 ) -> None:
     """Print a table, in several parts where it is wider than the console: no field is cut.
 
@@ -64,6 +65,7 @@ def print_table(
         columns: their names; the first is that of the rows, and stands in every part.
         rows: of text, each as long as `columns`.
         title: printed above it.
+        bold: row and column of the fields that stand out.
     """
     from rich.table import Table
     from rich.text import Text
@@ -77,8 +79,10 @@ def print_table(
         for i, wide in zip((0, *part), _widths(columns, rows, part, console.width), strict=True):
             head, justify = Text(printable(columns[i])), "right" if i else "left"
             table.add_column(head, justify=justify, width=wide, overflow="fold")  # type: ignore[arg-type]
-        for row in rows:
-            table.add_row(*(Text(printable(row[i])) for i in (0, *part)))
+        for place, row in enumerate(rows):
+            styles = ["bold" if (place, i) in bold else "" for i in (0, *part)]
+            fields = [printable(row[i]) for i in (0, *part)]
+            table.add_row(*map(Text, fields, styles))
         console.print(table)
 
 
