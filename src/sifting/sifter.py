@@ -225,8 +225,8 @@ class Sifter:
             self.exit.bind(self._scorer.model, stack)
         self._scorer.beside = self.beside = make_beside(self._scorer, ahead, auto=bool(self.pilot))
         self._scorer.reuse = make_reuse(self._scorer, reuse, scope=scope, ahead=ahead)
-        settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
-        self._group = group
+        self.asked, self._group = self.settings(), group  # before a batch has shown what fits
+        settings = {"seed": seed, **self.asked, "audit_every": audit_every}
         compose.join_ranks(self._scorer, self.auditor, scope, group, settings)
         shared: Any = {"meter": self.meter, "auditor": self.auditor, "pilot": self.pilot}
         self.chooser = Chooser(
