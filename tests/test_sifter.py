@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import math
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -511,6 +512,30 @@ class TestResume:
         with pytest.raises(ValueError, match=message):
             Sifter(net, **now).load_state_dict(saved.state_dict())
 
+    @pytest.mark.parametrize(
+        ("asked", "changed"),
+        [
+            ({}, {"keep": 0.25}),
+            ({"exit": "input", "loss_fn": nn.BCEWithLogitsLoss()}, {"score": "loss"}),
+            ({"loss_fn": nn.BCEWithLogitsLoss()}, {"exit": TunedExit("2")}),
+            ({"exit": "last", "losses": lambda m, b: m(b[0]).sum(dim=1)}, {"explore": 0.5}),
+        ],
+    )
+    def test_what_a_first_batch_shows_is_no_other_setting(
+        self, asked: dict[str, Any], changed: dict[str, Any]
+    ) -> None:
+        """The place of an exit, and the score that suits, are found on it; nobody changed them."""
+        model = nn.Sequential(
+            nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4)
+        )
+        labels = (torch.rand(12, 4) if "loss_fn" in asked else torch.arange(12) % 4).round()
+        saved = Sifter(model, **{"keep": 0.5, **asked})
+        saved.select((torch.randn(12, 8), labels))
+        state = saved.state_dict()
+        Sifter(model, **{"keep": 0.5, **asked}).load_state_dict(state)  # a warning is an error
+        with pytest.warns(SiftingWarning, match=f"other settings: {next(iter(changed))}="):
+            Sifter(model, **{"keep": 0.5, **asked, **changed}).load_state_dict(state)
+
 
 class TestAutocast:
     def test_scoring_runs_under_the_autocast_of_the_training_step(self, net: Net) -> None:
@@ -774,6 +799,18 @@ def test_choosing_that_outweighs_training_is_said_once(net: Net, exit: Any, chea
         for x, y in sifter(candidates(202)):
             F.cross_entropy(net(x), y).backward()
     assert len(heard) == 1
+
+
+@pytest.mark.parametrize(("scoring", "said"), [(25.0, False), (31.0, True)])
+def test_training_need_not_be_long_where_choosing_is(net: Net, scoring: float, said: bool) -> None:
+    """Where it takes ten times as long, ten seconds of training would be two minutes."""
+    sifter = Sifter(net, exit="last", score="loss", audit_every=0)
+    sifter.meter.seconds.update(between=3.0, scoring=scoring)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for x, y in sifter(candidates(101)):
+            F.cross_entropy(net(x), y).backward()
+    assert ["choosing takes 9" in str(one.message) for one in heard] == [True] * said
 
 
 def test_the_objective_is_said_once(net: Net, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import math
 import sys
@@ -11,6 +12,7 @@ import pytest
 from sifting.cli import main as sift
 from sifting.compare.grid import ImageSource
 from sifting.compare.tables import Entry, GridTable
+from sifting.terminal import make_console
 from sifting.training.run_folder import Run, read_run
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
@@ -120,6 +122,13 @@ def test_the_best_of_each_column_is_bold_if_all_its_runs_converged() -> None:
         "",
         "Updates: Baseline 9, mine:half 7.",
     ]
+    out = io.StringIO()
+    table.show(make_console(file=out, width=40))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "title"
+    assert max(map(len, lines)) <= 40
+    for shown in ("50.00 ± 0.00", "60.00 ± 0.00", "90.00 ± 0.00 (2 of 3)", "mine:half"):
+        assert any(shown in line for line in lines)
 
 
 @pytest.mark.parametrize(
