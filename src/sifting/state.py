@@ -17,7 +17,7 @@ from sifting.plain import Plain, damaged, generator_state
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
-VERSION = 3  # of a state
+VERSION = 4  # of a state
 
 
 def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:

@@ -7,20 +7,14 @@ generator set aside and put back, so that the next epoch's first pass is the pla
 
 from __future__ import annotations
 
-import random
-import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-
+from sifting.data.generators import Aside
 from sifting.plain import Plain
-from sifting.rng import RandomState
 
 FAR = 1_000_003  # between the epochs that a sampler is told in one pass and in the next
 AHEAD = 32  # batches of a further pass that are taken from the sampler at once
@@ -75,6 +69,7 @@ def _run_of_sizes(plain: Any) -> tuple[int, int]:
 def plain_index(index: Any) -> Any:
     """An index as Python has it, where a sampler draws it with NumPy or torch.
 
+    >>> import torch
     >>> plain_index(torch.tensor(3)), plain_index((3, "left"))
     (3, (3, 'left'))
     """
@@ -85,11 +80,26 @@ def plain_index(index: Any) -> Any:
 def plain_indices(indices: Iterable[Any]) -> list[Any]:
     """Indices as Python has them; those that it has already are not looked at one by one.
 
+    >>> import torch
     >>> plain_indices([torch.tensor(3), 4])
     [3, 4]
     """
     found = list(indices)
     return found if set(map(type, found)) <= {int} else list(map(plain_index, found))
+
+
+class Note(NamedTuple):
+    """Where a loader's own order is after as many of its batches as there were steps.
+
+    Attributes:
+        batches: of the first pass.
+        samples: in those of them that the stream has seen.
+        said: what the loader's sampler said of it.
+    """
+
+    batches: int
+    samples: int
+    said: Any = None
 
 
 class _Sizes:
@@ -133,19 +143,30 @@ class IndexStream:
         whole: whether an epoch has one step for each batch of the first pass; otherwise it ends
             with the first pass.
         first: an iterator over the first pass, where it was begun already.
+        after: batches of the first pass, and samples in them, that it begins after.
+        said: asked after each batch of the first pass, for its `Note`.
     """
 
     def __init__(
-        self, sampler: Iterable[Any], *, seed: int, whole: bool = True, first: Any = None
+        self,
+        sampler: Iterable[Any],
+        *,
+        seed: int,
+        whole: bool = True,
+        first: Any = None,
+        after: tuple[int, int] | None = None,
+        said: Callable[[], Any] | None = None,
     ) -> None:
         self.sampler, self.seed, self.whole = sampler, seed, whole
         self._carry: deque[Any] = deque()
         self._sizes = _Sizes()
-        self._extra = self._taken = self._passed = 0
+        self._extra, (self._taken, self._passed) = 0, after or (0, 0)
         self._over = False
-        self._aside = _Aside(sampler)
+        self._said, self._notes = said, deque[Note]()
+        self._aside = Aside(sampler)
         self._read: deque[Any] = deque()  # batches of a further pass, ahead of those taken
         self._pass = iter(sampler) if first is None else first
+        self.note = self._noted()  # of the step drawn last
         self.size = 0  # what the step drawn last trains
         self._batch_size = 0  # the largest of the first pass so far: what a step trains
 
@@ -160,24 +181,48 @@ class IndexStream:
 
         Generators must be where they were when the first pass began.
         """
-        self._over, self._extra = place.over, place.extra
         if place.extra:
+            while self._said is not None and self._pass_over():
+                pass  # of the first pass, there may be notes that no step has had
+            self._extra, self._taken, self._passed = place.extra, 0, 0
             self._begin_pass()
-        for taken in range(place.taken):
-            batch = self._next()
-            if batch is None:
+        self._over = place.over
+        while self._taken < place.taken:
+            if not self._pass_over():
                 raise ValueError(
-                    f"cannot resume: the loader's order ended after {taken} batches, and {place.taken} had "
+                    f"cannot resume: the loader's order ended after {self._taken} batches, and {place.taken} had "
                     "been drawn; give the loader that the state was saved with"
                 )
-            self._passed += len(batch)
         if self._passed != place.passed:
             raise ValueError(
                 f"cannot resume: {place.taken} batches of this loader hold {self._passed} samples, and "
                 f"{place.passed} had been drawn; give the loader that the state was saved with"
             )
-        self._taken = place.taken
         self._carry, self._sizes = deque(place.carry), _Sizes(place.sizes)
+
+    def _pass_over(self) -> bool:
+        batch = self._next()
+        if batch is None:
+            return False
+        self._count(batch)
+        return True
+
+    def _count(self, batch: Sequence[Any]) -> None:
+        self._taken += 1
+        self._passed += len(batch)
+        if not self._extra and self._said is not None:
+            self._notes.append(self._noted())
+
+    def _noted(self) -> Note:
+        said = None if self._said is None else self._said()
+        return Note(self._taken, self._passed, said)
+
+    def pass_note(self) -> None:
+        """Go on to the note of the next step."""
+        while self._notes:
+            self.note = self._notes.popleft()
+            if self.whole:  # in one pass, a step is no batch: what was taken last tells
+                return
 
     def draw(self, wanted: Any) -> list[Any] | None:
         """The candidates of the next step; None where the epoch is over.
@@ -195,6 +240,7 @@ class IndexStream:
         count = wanted(size)
         while len(self._carry) < count:
             self._take()
+        self.pass_note()
         self.size = size
         return [self._carry.popleft() for _ in range(count)]
 
@@ -204,6 +250,7 @@ class IndexStream:
         count = wanted(size)
         while len(self._carry) < count and not self._over:
             self._take()
+        self.pass_note()
         drawn = [self._carry.popleft() for _ in range(min(count, len(self._carry)))]
         self._sizes.clear()
         if self._carry or not self._over:
@@ -226,8 +273,7 @@ class IndexStream:
             empty += 1
             self._begin_pass()
             batch = self._next()
-        self._taken += 1
-        self._passed += len(batch)
+        self._count(batch)
         self._carry.extend(batch)
         if not self._over:
             self._sizes.append(len(batch))
@@ -245,101 +291,3 @@ class IndexStream:
             with self._aside.used():
                 self._read.extend(islice(self._pass, AHEAD))
         return self._read.popleft() if self._read else None
-
-
-class _Aside:
-    """Generators of its own in place of those that a sampler draws from, while it draws."""
-
-    def __init__(self, sampler: Any) -> None:
-        # of the epoch that the stream began in: some samplers count on once a pass is over
-        self._told = [
-            (node, node.epoch)
-            for node in chain_of(sampler)
-            if isinstance(getattr(node, "epoch", None), int) and hasattr(node, "set_epoch")
-        ]
-        self._generators = generators_of(sampler)
-        self._own: tuple[RandomState, dict[str, Tensor]] | None = None
-        self._ahead = 0
-
-    def begin(self, seed: int, ahead: int) -> None:
-        """Start a pass from a seed."""
-        with self._put_back():
-            torch.manual_seed(seed)
-            random.seed(seed)
-            if "numpy" in sys.modules:
-                sys.modules["numpy"].random.seed(seed % 2**32)
-            for generator in self._generators.values():
-                generator.manual_seed(seed)
-            self._keep()
-        self._ahead = ahead
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """While open, the sampler draws from its own; afterwards all are as they were."""
-        assert self._own is not None
-        with self._put_back(), self._other_epoch():
-            state, generators = self._own
-            state.restore()
-            for name, generator in self._generators.items():
-                generator.set_state(generators[name])
-            yield
-            self._keep()
-
-    def _keep(self) -> None:
-        states = {name: generator.get_state() for name, generator in self._generators.items()}
-        self._own = RandomState.now(), states
-
-    @contextmanager
-    def _put_back(self) -> Iterator[None]:
-        state = RandomState.now()
-        states = {name: generator.get_state() for name, generator in self._generators.items()}
-        try:
-            yield
-        finally:
-            state.restore()
-            for name, generator in self._generators.items():
-                generator.set_state(states[name])
-
-    @contextmanager
-    def _other_epoch(self) -> Iterator[None]:
-        """Samplers that make their order from the epoch's number make another one."""
-        now = [node.epoch for node, _ in self._told]
-        for node, epoch in self._told:
-            node.set_epoch(epoch + self._ahead)
-        try:
-            yield
-        finally:
-            for (node, _), epoch in zip(self._told, now, strict=True):
-                node.set_epoch(epoch)
-
-
-def chain_of(sampler: Any) -> Iterator[Any]:
-    """A loader or sampler, and the samplers inside it."""
-    open_nodes, seen = [(sampler, 0)], set()
-    while open_nodes:
-        node, depth = open_nodes.pop(0)
-        if id(node) in seen or depth > 4:
-            continue
-        seen.add(id(node))
-        yield node
-        for name in ("batch_sampler", "sampler"):
-            child = getattr(node, name, None)
-            if child is not None:
-                open_nodes.append((child, depth + 1))
-
-
-def generators_of(loader: Any) -> dict[str, torch.Generator]:
-    """The generators that a loader, its samplers and theirs draw from, by where they are."""
-    found: dict[str, torch.Generator] = {}
-    for place, node in enumerate(chain_of(loader)):
-        generator = getattr(node, "generator", None)
-        if isinstance(generator, torch.Generator) and generator not in found.values():
-            found[f"{place}.{type(node).__name__}"] = generator
-    return found
-
-
-def restore_generators(loader: Any, states: Mapping[str, Tensor]) -> None:
-    """Put the generators of a loader back to states that were taken of them."""
-    for name, generator in generators_of(loader).items():
-        if name in states:
-            generator.set_state(states[name].cpu())
