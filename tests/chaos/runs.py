@@ -32,7 +32,7 @@ TEXT = (
     "--hidden 16 --heads 2 --inner 16 --layers 3 --audit-every 3"
 )
 WORKLOADS = {
-    "mine": "train tests.training.test_recipe:RECIPE tiny --arm tuned --updates 12 --evaluations 3 "
+    "mine": "train tests.helpers.recipe:RECIPE tiny --arm tuned --updates 12 --evaluations 3 "
     "--audit-every 4",
     "resnet": "train resnet smoke --arm default --batch 10 --images 100 --updates 8 --evaluations 1 "
     "--audit-every 3 --recalibrate 0 --checkpoint-every 2u",

@@ -18,9 +18,9 @@ from sifting.compare.workload import FunctionWorkload, OwnConfig
 from sifting.integrations.trainer import SiftTrainer
 from sifting.training.run_folder import read_run
 from tests.helpers import hf_trainer, trl_sft
+from tests.helpers.lightning_runs import data
 from tests.helpers.models import Net
 from tests.helpers.trainer_models import Texts, classifier
-from tests.integrations.test_lightning import data
 
 QUIET = Console(quiet=True)
 

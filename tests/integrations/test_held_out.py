@@ -19,8 +19,8 @@ from sifting.integrations.lightning import SiftCallback
 from sifting.integrations.trainer import SiftMixin
 from sifting.rng import RandomState
 from tests.helpers import hf_trainer, trl_sft
+from tests.helpers.lightning_runs import Module, data
 from tests.helpers.trainer_models import Texts, classifier
-from tests.integrations.test_lightning import Module, data
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sifting.SiftingWarning"),

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.behaviour import many_run
 from tests.helpers.processes import ROOT, run_ranks
-from tests.integrations import many_run
 
 LAUNCH = [
     "-m",

@@ -1,4 +1,4 @@
-"""A run of test_engine.py in a process of its own, to be killed: `killed_run.py FOLDER PAUSE`."""
+"""A run of `engines.py` in a process of its own, to be killed: `killed_run.py FOLDER PAUSE`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sifting.training.checkpoints import Found
 from sifting.training.run_writer import RunFolder
-from tests.training.test_engine import ARMS, KILLED, build
+from tests.helpers.engines import ARMS, KILLED, build
 
 if __name__ == "__main__":
     folder, pause = Path(sys.argv[1]), float(sys.argv[2])

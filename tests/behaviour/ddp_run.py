@@ -43,17 +43,17 @@ def of_trainer(folder: Path) -> dict[str, Any]:
 
 
 def of_lightning(folder: Path) -> dict[str, Any]:
-    from tests.integrations import test_lightning
-    from tests.integrations.test_lightning import fit
+    from tests.helpers import lightning_runs
+    from tests.helpers.lightning_runs import fit
 
-    class Normed(test_lightning.Net):
+    class Normed(lightning_runs.Net):
         """A batch norm's statistics are each process's own, and only the first one's are saved."""
 
         def __init__(self) -> None:
             super().__init__()
             self.norm = torch.nn.LayerNorm(16)  # type: ignore[assignment]
 
-    test_lightning.Net = Normed  # type: ignore[misc]
+    lightning_runs.Net = Normed  # type: ignore[misc]
     options: dict[str, Any] = {"strategy": "ddp", "devices": 2}
     plain, _, _ = fit(folder, **options)
     kept, _, _ = fit(folder, sift={"keep": 1.0}, **options)
