@@ -24,30 +24,12 @@ PAGE = draw_map.PAGE.read_text(encoding="utf-8")
 HOPS = re.findall(r"^\| \d+ \| `([\w/]+)\.py:([\w.]+)` \|", PAGE, flags=re.M)
 LONGEST = 350  # lines of a file
 
-# Tests of behaviour that no single module has, beside the folder they concern.
+# Folders of tests that are about no single module: behaviour of the whole, pages, generated cases.
+ELSEWHERE = {"behaviour", "chaos", "docs", "fuzz"}
 BEHAVIOUR = {
-    "bench/tasks/test_smoke.py",  # every task
-    "chaos/test_chaos.py",
-    "compare/test_compare.py",  # whole comparisons
-    "compare/test_docs.py",
+    "compare/test_compare.py",
     "exits/test_losses.py",
-    "exits/test_peak_memory.py",
-    "integrations/test_accelerate.py",  # needs no code of ours
-    "integrations/test_ddp.py",
-    "integrations/test_many.py",
-    "integrations/test_plain.py",
-    "model/test_architectures_other.py",
-    "model/test_architectures_text.py",
-    "model/test_architectures_vision.py",
     "model/test_as_trained.py",
-    "model/test_losses_fuzz.py",
-    "recipes/test_torchrun.py",
-    "report/test_browser.py",
-    "report/test_fuzz.py",
-    "report/test_report.py",
-    "theory/test_docs.py",
-    "theory/test_package.py",
-    "training/test_torchrun.py",
 }
 
 
@@ -136,12 +118,11 @@ def test_tests_stand_where_their_module_stands() -> None:
     lost = []
     for path in sorted(tests.glob("*/**/test_*.py")):
         place = path.relative_to(tests)
-        if place.parts[0] == "docs" or place.as_posix() in BEHAVIOUR:
+        if place.parts[0] in ELSEWHERE or place.as_posix() in BEHAVIOUR:
             continue
         folder, name = draw_map.PACKAGE / place.parent, place.stem.removeprefix("test_")
         modules = {file.stem for file in folder.glob("*.py")}
         modules |= {inner.parent.name for inner in folder.glob("*/__init__.py")}
-        # test_trainer_resume.py is about trainer.py
-        if not any(name == module or name.startswith(f"{module}_") for module in modules):
+        if name not in {*modules, "package"}:
             lost.append(place.as_posix())
     assert lost == [], "name them after the module they test, or list them in BEHAVIOUR"

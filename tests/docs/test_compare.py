@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sifting.cli import main as sift
+from tests.helpers.comparisons import measure_briefly
 
 TEXT = (Path(__file__).parents[2] / "docs" / "compare.md").read_text()
 CODE = re.findall(r"^```python\n(.*?)^```", TEXT, re.S | re.M)
@@ -19,8 +20,7 @@ COMMANDS = re.findall(r"^sift (compare|grid) (.*)$", TEXT, re.M)
 def test_the_example_runs_as_the_page_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (("FIRST", 1), ("FEWEST", 2), ("MOST", 2)):
-        monkeypatch.setattr(f"sifting.compare.calibration.{name}", value)
+    measure_briefly(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (code,) = CODE
