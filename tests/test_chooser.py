@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -11,13 +12,14 @@ from typing import Any, ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers as hf
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import Sifter
+from sifting import Sifter, SiftingWarning
 from sifting.data.tree import leaves
 from sifting.exits.scoring import Scorer
-from tests.helpers.models import Net
+from tests.helpers.models import SMALL, Net, candidates, token_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
@@ -172,3 +174,82 @@ def test_where_labels_are_is_not_asked_of_the_device(
     loop, beside = read(monkeypatch, packed=packed, ahead=1, **options)
     assert loop == {}
     assert beside == {"cpu": 1}
+
+
+def test_scores_that_are_not_finite(net: Net) -> None:
+    x, y = candidates(1)[0]
+    x[3] = torch.nan
+    x[7] = torch.inf
+    with pytest.raises(
+        ValueError, match=r"2 of 12 candidates are not finite \(rows 3, 7\).*nonfinite='drop'"
+    ):
+        Sifter(net, exit=1, score="loss").select((x, y))
+    kept = Sifter(net, exit=1, score="loss", nonfinite="drop").select((x, y)).indices.tolist()
+    assert len(kept) == 6
+    assert not {3, 7} & set(kept)
+
+
+def test_too_few_candidates(net: Net) -> None:
+    with pytest.raises(ValueError, match="a candidate batch of 1 leaves nothing to choose"):
+        list(Sifter(net, exit=1, draws="batch")([(torch.randn(1, 8), torch.tensor([0]))]))
+    data = [*candidates(2), (torch.randn(1, 8), torch.tensor([0]))]
+    sifter = Sifter(net, exit=1, score="loss", draws="batch")
+    assert [len(y) for _, y in sifter(data)] == [6, 6, 1]
+    assert [len(y) for _, y in Sifter(net, exit=1, score="loss")(data)] == [12, 12, 1]
+
+
+def test_samples_that_are_not_finite_are_kept_by_no_policy(net: Net) -> None:
+    x, y = candidates(1)[0]
+    x[3] = torch.nan
+    for policy in ("top", "percentile", "proportional"):
+        sifter = Sifter(net, exit=1, policy=policy, explore=0.5, nonfinite="drop", audit_every=0)
+        for _ in range(40):
+            assert 3 not in sifter.select((x, y)).indices.tolist()
+
+
+def test_batches_without_any_label_are_kept_at_random_and_reported() -> None:
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
+    batch = {**token_batch(), "labels": torch.full((6, 10), -100)}
+    sifter = Sifter(model, exit=1, score="loss")
+    with pytest.warns(SiftingWarning, match="10 batches had no sample with a label"):
+        kept = {tuple(sifter.select(batch).indices.tolist()) for _ in range(12)}
+    assert len(kept) > 1
+
+
+def test_an_audit_without_labels_among_the_kept_does_not_break_the_others() -> None:
+    net = Net()
+    sifter = Sifter(net, exit="last", score="loss", audit_every=1)
+    with pytest.warns(SiftingWarning, match="misclassified"):
+        for i in range(5):
+            x, y = candidates(1)[0]
+            sifter.select((x, torch.full_like(y, -100) if i == 2 else y))
+    assert sifter.stats().misclassified is not None
+
+
+def test_the_audit_log_holds_losses_whatever_the_score(net: Net, tmp_path: Any) -> None:
+    log = tmp_path / "audits.jsonl"
+    x, y = candidates(1)[0]
+    x[4] = torch.nan
+    sifter = Sifter(net, exit=1, score="entropy", audit_every=1, audit_log=log, nonfinite="drop")
+    sifter.select((x, y))
+    line = json.loads(log.read_text())
+    sound = torch.arange(12) != 4
+    early = Sifter(net, exit=1, score="loss").score((x[sound], y[sound]))
+    assert line["early"] == pytest.approx(early.tolist(), rel=1e-4)
+    assert len(line["exact"]) == len(line["scores"]) == 11
+    assert "Infinity" not in log.read_text()
+
+
+def test_what_is_trimmed_has_no_part_in_the_judgement(net: Net) -> None:
+    x, y = torch.randn(40, 8), torch.arange(40) % 5
+    trimmed = Sifter(net, exit="last", score="loss", keep=0.5, trim=0.25, audit_every=1)
+    trimmed.select((x, y))
+    assert trimmed.stats().rho_approx > 1.0  # of those that were not trimmed, the highest
+    assert trimmed.stats().recall == 1.0
+
+
+def test_labels_out_of_range_are_named_on_the_first_batch(net: Net) -> None:
+    x, y = torch.randn(12, 8), torch.arange(12) % 5
+    y[7] = 11
+    with pytest.raises(ValueError, match=r"11"):
+        list(Sifter(net, exit=1, score="entropy")([(x, y)] * 2))

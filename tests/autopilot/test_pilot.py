@@ -277,19 +277,6 @@ def test_batches_that_no_scorer_fits_are_trained_as_they_are() -> None:
     assert sifter.stats().steps == 60
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: Trial(updates=0), ValueError, "updates=0: give the number"),
-        (lambda: Trial(loss=lambda m, b: m(b)), ValueError, "optimizer= is missing"),
-        (lambda: Trial(held_out=3), TypeError, "held_out=3: give batches"),  # type: ignore[arg-type]
-    ],
-)
-def test_bad_trials_are_named(make: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        make()
-
-
 def test_held_out_without_a_batch_is_refused() -> None:
     model = make_model()
     sifter = Sifter(model, trial=Trial(held_out=[], updates=100))

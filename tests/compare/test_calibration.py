@@ -74,6 +74,7 @@ def test_one_after_the_other_needs_one_model_at_a_time(monkeypatch: pytest.Monke
         seen.append(list(trials))
         for trial in trials.values():
             trial.step(keep=True)
+            trial.step(keep=True)
 
     monkeypatch.setattr("sifting.compare.calibration._measure", noting)
     measured("baseline", "sift", together=False)

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
 import numpy as np
 from tokenizers import Tokenizer, models
 
+from sifting.recipes.text.corpus import read_corpus
 from sifting.recipes.text.tokens import Tokens
 from sifting.recipes.text.vocabulary import SPECIAL, Vocabulary
 
@@ -41,3 +47,17 @@ def numbered(documents: list[list[int]]) -> Tokens:
         np.arange(len(documents), dtype=np.uint64) << np.uint64(40),
         {},
     )
+
+
+def texts(source: object, **options: Any) -> list[str]:
+    return [text for text, _ in read_corpus(str(source), **options).documents()]
+
+
+def parquet(path: Path, **columns: list[Any]) -> Path:
+    datasets.Dataset.from_dict(columns).to_parquet(str(path))
+    return path
+
+
+def json_lines(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path

@@ -12,6 +12,7 @@ from sifting.cli import train as cli
 from sifting.training.config import RunConfig
 from sifting.training.recipe import RECIPES, find_recipe
 from sifting.training.run_folder import read_run
+from tests.helpers import recipe
 from tests.helpers.recipe import OWN, RECIPE, Mine
 
 
@@ -51,7 +52,7 @@ def test_a_command_that_fails_leaves_no_folder(
     def unreadable(config: Mine) -> int:
         raise ValueError("no such data")
 
-    monkeypatch.setattr(sys.modules[__name__], "RECIPE", replace(RECIPE, read=unreadable))
+    monkeypatch.setattr(recipe, "RECIPE", replace(RECIPE, read=unreadable))
     out = tmp_path / "deep" / "run"
     assert cli.main([OWN, "tiny", "--out", str(out)]) == 2
     assert "no such data" in capsys.readouterr().err

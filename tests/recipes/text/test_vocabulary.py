@@ -145,9 +145,3 @@ def test_what_cannot_be_read_is_named(corpus: Corpus, tmp_path: Path) -> None:
         load_vocabulary("bpe", "no/such")
     with pytest.raises(DataError, match="a wordpiece vocabulary of 9 is too small"):
         trained("wordpiece", corpus, tmp_path, size=9)
-
-
-def test_a_cache_that_cannot_be_written(corpus: Corpus, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="Set SIFT_CACHE to a folder"):
-        trained("bpe", corpus, tmp_path, cache=tmp_path / "file" / "cache")

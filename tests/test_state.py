@@ -1,0 +1,196 @@
+"""The state of a sifter: going on from it is going on identically; damage changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from sifting import MemoryExit, Sifter
+from tests.helpers.models import Net, candidates
+from tests.helpers.states import same
+
+
+class TestResume:
+    @pytest.mark.parametrize("stop_after", [1, 3, 5, 8])
+    @pytest.mark.parametrize("exit", [1, "tuned"])
+    def test_state_round_trip_continues_identically_mid_epoch(
+        self, stop_after: int, exit: Any
+    ) -> None:
+        data = TensorDataset(torch.randn(96, 8), torch.randint(0, 5, (96,)))
+
+        def run(stop: int | None, state: bytes | None = None) -> tuple[list[list[int]], bytes]:
+            torch.manual_seed(11)
+            net = Net()
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            sifter = Sifter(net, exit=exit, score="entropy", warmup_steps=3, explore=0.3)
+            loader = DataLoader(data, batch_size=12, shuffle=True)
+            if state is not None:
+                saved = torch.load(io.BytesIO(state), weights_only=True)
+                sifter.load_state_dict(saved["sifter"])
+                net.load_state_dict(saved["net"])
+                torch.set_rng_state(saved["rng"])
+            seen: list[list[int]] = []
+            for _epoch in range(2):
+                for x, y in sifter(loader):
+                    F.cross_entropy(net(x), y).backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                    seen.append((x[:, 0] * 1000).long().tolist())
+                    if len(seen) == stop:
+                        buffer = io.BytesIO()
+                        torch.save(
+                            {
+                                "sifter": sifter.state_dict(),
+                                "net": net.state_dict(),
+                                "rng": torch.get_rng_state(),
+                            },
+                            buffer,
+                        )
+                        return seen, buffer.getvalue()
+            return seen, b""
+
+        whole, _ = run(None)
+        first, state = run(stop_after)
+        rest, _ = run(None, state)
+        # the resumed run goes through the rest of epoch one and the whole of epoch two
+        assert first + rest == whole
+
+    def test_state_is_plain_tensors_and_numbers(self, net: Net) -> None:
+        sifter = Sifter(net, exit="tuned", audit_every=1)
+        for _ in sifter(candidates(3)):
+            state = sifter.state_dict()
+
+        def leaves(node: Any) -> Iterator[Any]:
+            for value in node.values() if isinstance(node, dict) else node:
+                if isinstance(value, dict | list | tuple):
+                    yield from leaves(value)
+                else:
+                    yield value
+
+        assert all(v is None or isinstance(v, Tensor | int | float | str) for v in leaves(state))
+
+    def test_a_state_of_another_kind_is_refused(self, net: Net) -> None:
+        state = Sifter(net, exit="tuned").state_dict()
+        with pytest.raises(ValueError, match="has version 9"):
+            Sifter(net, exit="tuned").load_state_dict({**state, "version": 9})
+        trained = Sifter(net, exit="tuned")
+        trained.select(candidates(1)[0])
+        with pytest.raises(ValueError, match=r"weights of a learned exit .* is a BlockExit"):
+            Sifter(net, exit=1).load_state_dict(trained.state_dict())
+
+
+Path = tuple[Any, ...]
+
+
+JUNK: list[Any] = [None, -1, 1.5, math.nan, 10**30, True, "junk", [], {}, [{}], torch.zeros(3)]
+
+
+def trained(exit: Any, kind: str) -> tuple[Callable[[], Sifter], dict[str, Any]]:
+    """A way to make a sifter, and a state from the middle of an epoch."""
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(48, 8), torch.randint(0, 5, (48,)))
+    loader: Any = DataLoader(data, batch_size=8, shuffle=True)
+    if kind != "indices":
+        loader = list(loader)
+    net = Net()
+
+    def make() -> Sifter:
+        made = MemoryExit() if exit == "memory" else exit
+        draws = "batch" if kind == "batches" else "samples"
+        if exit == "auto":
+            return Sifter(net, keep="auto", audit_every=1)
+        return Sifter(net, exit=made, explore=0.3, audit_every=1, draws=draws)  # type: ignore[arg-type]
+
+    sifter = make()
+    for number, (x, y) in enumerate(sifter(loader)):
+        F.cross_entropy(net(x), y).backward()
+        if number == 3:
+            break
+    return make, sifter.state_dict()
+
+
+def places(node: Any, path: Path = ()) -> Iterator[Path]:
+    """Every place of a state, mappings and lists themselves among them."""
+    if path:
+        yield path
+    if isinstance(node, dict):
+        for name, value in node.items():
+            yield from places(value, (*path, name))
+    elif isinstance(node, list):
+        for name, value in enumerate(node[:2]):
+            yield from places(value, (*path, name))
+
+
+def changed(state: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
+    """The state with another value at a place, or without it; what is not on the way is shared."""
+    copied: Any = copy.copy(state)
+    node = copied
+    for name in path[:-1]:
+        node[name] = copy.copy(node[name])
+        node = node[name]
+    if value is KeyError:
+        del node[path[-1]]
+    else:
+        node[path[-1]] = value
+    return copied  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("exit", "kind"),
+    [
+        ("tuned", "indices"),
+        (1, "batches"),
+        (1, "pool"),
+        ("memory", "indices"),
+        ("auto", "indices"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
+def test_a_state_that_is_refused_changes_nothing(exit: Any, kind: str) -> None:
+    make, state = trained(exit, kind)
+    sifter = make()
+    before = sifter.state_dict()
+    refused, junk = 0, itertools.cycle(JUNK)
+    for path in places(state):
+        if path[0] == "settings" and len(path) > 1:
+            continue  # shown to the user, never read
+        for value in [KeyError, next(junk), next(junk), next(junk)]:
+            damaged = changed(state, path, value)
+            try:
+                sifter.load_state_dict(damaged)
+            except ValueError:
+                refused += 1
+                assert same(sifter.state_dict(), before), (path, value)
+            else:
+                sifter = make()
+                assert same(sifter.state_dict(), before), (path, value)
+    assert refused > 100
+    sifter.load_state_dict(state)
+    assert same(sifter.state_dict(), state)
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"steps": -1}, "'steps'"),
+        ({"steps": 10**30}, "'steps'"),
+        ({"selections": 10**9}, "1000000000 selections, and 4 steps"),
+        ({"audits": 5}, "5 audits, and 4 selections"),
+        ({"steps": 1, "selections": 1, "audits": 1}, "4 steps of an epoch are made, and 1 in all"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(counts: dict[str, int], said: str) -> None:
+    make, state = trained(1, "indices")
+    state["meter"]["counts"].update(counts)
+    with pytest.raises(ValueError, match=said):
+        make().load_state_dict(state)
