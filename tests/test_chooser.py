@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter, SiftingWarning
+from sifting.chooser import NotFinite, finite
 from sifting.data.tree import leaves
 from sifting.exits.scoring import Scorer
 from tests.helpers.models import SMALL, Net, candidates, token_batch
@@ -253,3 +254,12 @@ def test_labels_out_of_range_are_named_on_the_first_batch(net: Net) -> None:
     y[7] = 11
     with pytest.raises(ValueError, match=r"11"):
         list(Sifter(net, exit=1, score="entropy")([(x, y)] * 2))
+
+
+def test_scores_that_are_not_finite_rank_last_or_are_named() -> None:
+    scores = torch.tensor([1.0, torch.nan, torch.inf, -torch.inf])
+    assert finite(scores, drop=True).tolist() == [1.0, *[-torch.inf] * 3]
+    with pytest.raises(NotFinite, match=r"3 of 4 candidates are not finite \(rows 1, 2, 3\)"):
+        finite(scores, drop=False)
+    large = torch.full((4,), 3e38)
+    assert finite(large, drop=False) is large, "only too large to be added"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
+import pickle
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting import MemoryExit, Sifter, SiftingWarning
+from sifting.observer import Listener, Observer
 from tests.helpers.models import Net, candidates
 
 
@@ -125,3 +128,19 @@ def test_the_precision_of_the_training_step_is_noted(net: Net) -> None:
             net(x)
         noted.append(sifter.state_dict()["autocast"])
     assert noted[0] != 0, "the next batch is scored in it"
+
+
+def test_a_listener_keeps_nobody_alive_and_is_mute_when_pickled(net: Net) -> None:
+    sifter = Sifter(net, exit=1, score="loss")
+    assert isinstance(sifter.observer, Observer)
+    listener = Listener(sifter.observer)
+    read: list[Any] = []
+    sifter.observer.read = read.append  # type: ignore[method-assign]
+    listener(net, (), "output")
+    pickle.loads(pickle.dumps(listener))(net, (), "other")
+    copy.deepcopy(listener)(net, (), "other")
+    assert read == ["output"]
+    del sifter
+    gc.collect()
+    listener(net, (), "nobody hears")
+    assert read == ["output"]

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import MemoryExit, Sifter
+from sifting.state import VERSION, load_saved, saved
 from tests.helpers.models import Net, candidates
 from tests.helpers.states import same
 
@@ -194,3 +195,22 @@ def test_counts_that_cannot_be_are_refused(counts: dict[str, int], said: str) ->
     state["meter"]["counts"].update(counts)
     with pytest.raises(ValueError, match=said):
         make().load_state_dict(state)
+
+
+def test_a_state_says_its_version_and_another_is_refused_by_it(net: Net) -> None:
+    sifter = Sifter(net, exit=1, score="loss")
+    state = saved(sifter, epoch_over=False)
+    assert state["version"] == VERSION
+    with pytest.raises(
+        ValueError, match=rf"has version {VERSION - 1}, and this release reads version {VERSION}"
+    ):
+        load_saved(sifter, {**state, "version": VERSION - 1})
+    with pytest.raises(ValueError, match="has version 'junk'"):
+        load_saved(sifter, "junk")  # type: ignore[arg-type]
+
+
+def test_between_epochs_there_is_no_place_to_go_on_from(net: Net) -> None:
+    sifter = Sifter(net, exit=1, score="loss")
+    for _ in sifter(candidates(3)):
+        assert saved(sifter, epoch_over=False)["cursor"]["position"] is not None
+        assert saved(sifter, epoch_over=True)["cursor"]["position"] is None

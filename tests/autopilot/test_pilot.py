@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 from sifting import Sifter, Trial
 from sifting.autopilot.looks import LookPlan
 from sifting.autopilot.options import PLAIN, Option
+from sifting.autopilot.pilot import Pilot
 
 BATCH, STEPS = 16, 240
 
@@ -296,3 +297,11 @@ def test_a_state_of_another_model_is_refused() -> None:
     again = looking(Sifter(other, trial=Trial(held_out=held_out(), updates=100)), 10)
     with pytest.raises(ValueError, match="averaged weights do not fit"):
         again.load_state_dict(state)
+
+
+def test_without_an_exit_and_a_ratio_the_pilot_decides_and_with_one_there_is_none() -> None:
+    pilot = Sifter(make_model()).pilot
+    assert isinstance(pilot, Pilot)
+    assert pilot(0) == 1.0, "everything is trained at first"
+    assert pilot.summary()["option"] == str(PLAIN)
+    assert Sifter(make_model(), exit="input", keep=0.5).pilot is None

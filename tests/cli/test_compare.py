@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sifting.cli import main as sift
+from sifting.cli.compare import parse
 from tests.helpers.comparisons import OWN, measure_briefly, run
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
@@ -91,3 +92,11 @@ def test_a_folder_that_cannot_be_used_is_named(
     assert "runs in one process" in capsys.readouterr().err
     assert sift.main(["compare"]) == 2
     assert "usage: sift compare" in capsys.readouterr().err
+
+
+def test_words_become_a_comparison(tmp_path: Path) -> None:
+    words = [OWN, "--out", str(tmp_path), "--budget", "8u", "--arms", "sift", "--seeds", "1", "2"]
+    found = parse([*words, "--set", "sift:lr=0.5", "--sequential"])
+    assert (found.budget, found.seeds, found.sequential) == ("8u", (1, 2), True)
+    assert list(found.configs) == ["baseline", "random", "sift"]
+    assert found.configs["sift"].options == {"lr": 0.5}

@@ -10,6 +10,7 @@ import pytest
 
 from sifting import cost
 from sifting.cli import main as cli
+from sifting.cli.cost import build_parser
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 LLAMA = {
@@ -163,3 +164,11 @@ def test_a_frozen_prefix_that_is_reused_is_paid_for_once(capsys):
     out = capsys.readouterr().out
     assert "frozen 8" in out
     assert f"adds {reused['added']:.3f} of an update, not {reused['ratio']:.3f}" in out
+
+
+def test_every_option_says_what_it_is(capsys):
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["--help"])
+    said = capsys.readouterr().out
+    for option in ("--exit", "--keep", "--rows", "--frozen", "--ahead", "--devices", "--json"):
+        assert option in said

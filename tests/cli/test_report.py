@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from sifting.cli import main as cli
+from sifting.cli.report import build_parser
 from sifting.report import NothingToReport, collect
 from tests.helpers.pages import Text
 from tests.helpers.run_folders import made, write, write_comparison
@@ -98,3 +99,9 @@ def wait_for(there: object, process: subprocess.Popen[str]) -> None:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_options_have_their_defaults() -> None:
+    args = build_parser().parse_args(["runs"])
+    assert (args.runs, args.out, args.format, args.watch) == ([Path("runs")], None, None, None)
+    assert build_parser().parse_args(["runs", "--watch"]).watch == 10.0

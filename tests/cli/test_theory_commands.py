@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from sifting.cli.theory import main
+from sifting.cli import theory_commands
+from sifting.cli.theory import build_parser, main
 from tests.helpers.theory import SMALL
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -66,3 +67,13 @@ def test_estimate_warns_of_a_cut_line_and_goes_on(run, capsys):
         file.write('{"step": 99, "early": [1.')
     assert main(["estimate", str(run)]) == 0
     assert "line 31 is cut off" in capsys.readouterr().err
+
+
+def test_each_command_is_a_function_of_its_options():
+    for command, function in {
+        "gsgd": theory_commands.gsgd,
+        "exit": theory_commands.exits,
+        "rho": theory_commands.rho,
+        "noise": theory_commands.noise,
+    }.items():
+        assert build_parser().parse_args([command]).run is function

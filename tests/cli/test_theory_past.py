@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sifting.cli.theory import main
+from sifting.cli import theory_past
+from sifting.cli.theory import build_parser, main
 from tests.helpers.theory import SMALL
 
 
@@ -42,3 +43,11 @@ def test_weakly_convex_with_noise(folder, undrawn, capsys):
     out = capsys.readouterr().out
     for text in ("E|w − w*|²", "≤ by PL", "least E|∇φ|²", "phase: L = "):
         assert text in out
+
+
+def test_each_command_is_a_function_of_its_options():
+    for command, function in {
+        "kept": theory_past.kept,
+        "weakly-convex": theory_past.weakly_convex,
+    }.items():
+        assert build_parser().parse_args([command]).run is function

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sifting.cli import main as sift
+from sifting.compare.grid import ImageSource
 from sifting.training.run_folder import read_run
 from tests.helpers.comparisons import measure_briefly
 
@@ -59,3 +60,11 @@ def test_the_whole_grid_in_one_command_that_skips_what_is_done(
     assert {path: (path / "run.json").stat().st_mtime_ns for path in cells} == times
     assert len(list(tmp_path.glob("*/*/*/*/seed-*"))) == 9
     assert (tmp_path / "tables.md").read_text().count("| 0.005 |") == 2
+
+
+def test_data_is_named_with_its_side() -> None:
+    source = ImageSource.parse("ethz/food101@64", side=32)
+    assert (source.data, source.side) == ("ethz/food101", 64)
+    assert ImageSource.parse("digits", side=8) == ImageSource("digits", 8)
+    assert ImageSource("digits", 8).folder == "digits-8"
+    assert "/" not in source.folder

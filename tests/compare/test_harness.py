@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from sifting.cli import main as sift
+from sifting.compare.harness import Comparison, arm_configs
+from sifting.compare.workload import FunctionWorkload, OwnConfig
 from sifting.measure.clocks import OPERATIONS
 from sifting.training.locks import locked
 from sifting.training.run_folder import read_run
@@ -219,3 +221,24 @@ def test_a_plain_cnn_is_compared(
     assert arms == {"baseline", "random", arm}
     said = capsys.readouterr().out
     assert ("arm 'sift' is left out, since it cannot be trained here" in said) == (not named)
+
+
+def test_the_baseline_and_the_control_are_always_among_the_arms() -> None:
+    workload = FunctionWorkload(OWN, problems.build)
+    found = arm_configs(workload, OwnConfig(), ["sift"], ["sift:clip=2.0"], control=True)
+    assert list(found) == ["baseline", "random", "sift"]
+    assert [config.clip for config in found.values()] == [None, None, 2.0]
+    assert "random" not in arm_configs(workload, OwnConfig(), ["sift"], [], control=False)
+
+
+def test_a_comparison_that_cannot_be_is_named(tmp_path: Path) -> None:
+    workload = FunctionWorkload(OWN, problems.build)
+    given = {"workload": workload, "out": tmp_path, "configs": {}, "seeds": (0,), "budget": "8u"}
+    for wrong, message in (
+        ({"seeds": ()}, "give at least one"),
+        ({"seeds": (1, 1)}, "each once"),
+        ({"block": 0}, "turn=0"),
+        ({"budget": "soon"}, "is not understood"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Comparison(**{**given, **wrong})

@@ -6,6 +6,13 @@ import pytest
 import torch
 
 from sifting import Sifter, cost
+from sifting.cost.flops import (
+    forward_flops,
+    paper_ratio,
+    scoring_flops,
+    scoring_ratio,
+    update_flops,
+)
 from tests.helpers.shapes import BERT, LLAMA, bert, bert_batch, counted, llama
 
 transformers = pytest.importorskip("transformers")
@@ -14,7 +21,7 @@ transformers = pytest.importorskip("transformers")
 def test_update_flops_of_bert_are_what_torch_counts():
     model, batch = bert(BERT), bert_batch(BERT, 6)
     found = counted(lambda: model(**batch).loss.backward())
-    assert cost.update_flops(BERT, 6) == pytest.approx(found, rel=0.01)
+    assert update_flops(BERT, 6) == pytest.approx(found, rel=0.01)
 
 
 def test_frozen_blocks_have_no_backward_and_reused_ones_no_forward():
@@ -27,8 +34,8 @@ def test_frozen_blocks_have_no_backward_and_reused_ones_no_forward():
         model.cls.predictions.decoder.weight.detach().clone()
     )
     sifter = Sifter(model, exit=2, score="loss", keep=0.5, reuse=True, audit_every=0, draws="batch")
-    plain = cost.update_flops(BERT, 4, frozen=2)
-    shorter = cost.update_flops(BERT, 4, frozen=2, reused=2)
+    plain = update_flops(BERT, 4, frozen=2)
+    shorter = update_flops(BERT, 4, frozen=2, reused=2)
     found = []
     for kept in sifter([batch] * 2):
         found.append(counted(lambda kept=kept: model(**kept).loss.backward()))
@@ -46,7 +53,7 @@ def test_scoring_flops_of_bert_are_what_torch_counts(exit, score):
     batch = bert_batch(BERT, 6)
     sifter.score(batch)  # the first batch also pays for finding the head
     found = counted(lambda: sifter.score(batch))
-    estimate = cost.scoring_flops(BERT, 6, exit=exit, labelled=1 / 8)
+    estimate = scoring_flops(BERT, 6, exit=exit, labelled=1 / 8)
     assert estimate == pytest.approx(found, rel=0.01)
 
 
@@ -57,7 +64,7 @@ def test_ratio_is_what_torch_counts_for_a_selecting_step():
     kept = sifter.select(batch).batch
     scoring = counted(lambda: sifter.select(batch))
     update = counted(lambda: model(**kept).loss.backward())
-    ratio = cost.scoring_ratio(BERT, exit=1, keep=0.25, labelled=1 / 8)
+    ratio = scoring_ratio(BERT, exit=1, keep=0.25, labelled=1 / 8)
     assert ratio == pytest.approx(scoring / update, rel=0.01)
 
 
@@ -69,12 +76,10 @@ def test_flops_of_a_gated_decoder_with_grouped_keys_are_what_torch_counts():
     sifter.score(batch)
     scoring = counted(lambda: sifter.score(batch))
     predicting = (LLAMA.length - 1) / LLAMA.length  # the last position has nothing to predict
-    assert cost.scoring_flops(LLAMA, 4, exit=2, labelled=predicting) == pytest.approx(
-        scoring, rel=0.01
-    )
+    assert scoring_flops(LLAMA, 4, exit=2, labelled=predicting) == pytest.approx(scoring, rel=0.01)
     update = counted(lambda: model(**batch, use_cache=False).loss.backward())
     # the rotary table's own product is the rest
-    assert cost.update_flops(LLAMA, 4) == pytest.approx(update, rel=0.01)
+    assert update_flops(LLAMA, 4) == pytest.approx(update, rel=0.01)
 
 
 def test_flops_of_a_narrow_embedding_are_what_torch_counts():
@@ -93,19 +98,19 @@ def test_flops_of_a_narrow_embedding_are_what_torch_counts():
     config._attn_implementation = "eager"
     model = transformers.AlbertForMaskedLM(config)
     found = counted(lambda: model(torch.randint(0, 300, (2, 16))))
-    flops = cost.forward_flops(shape)
+    flops = forward_flops(shape)
     assert flops.embedding == 2 * 16 * 24 * 64
     assert 2 * flops.total == pytest.approx(found, rel=0.01)
 
 
 def test_forward_flops_split_and_scale():
-    whole = cost.forward_flops(BERT)
-    half = cost.forward_flops(BERT, exit=2, labelled=0.5)
+    whole = forward_flops(BERT)
+    half = forward_flops(BERT, exit=2, labelled=0.5)
     assert whole.embedding == 0
     assert half.blocks == whole.blocks / 2
     pooled = 2 * (64 * 64 + 64 * 2)  # runs whatever the share of labels
     assert half.head - pooled == pytest.approx((whole.head - pooled) / 2)
-    assert cost.forward_flops(BERT, exit=None) == cost.forward_flops(BERT, exit=4) == whole
+    assert forward_flops(BERT, exit=None) == forward_flops(BERT, exit=4) == whole
 
 
 @pytest.mark.parametrize(
@@ -116,22 +121,22 @@ def test_forward_flops_split_and_scale():
     ],
 )
 def test_paper_ratios(score, ratios):
-    assert [round(cost.paper_ratio(k, score=score), 3) for k in (1, 2, 3, 6, 12)] == ratios
+    assert [round(paper_ratio(k, score=score), 3) for k in (1, 2, 3, 6, 12)] == ratios
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: cost.scoring_ratio(BERT, exit=5), "exit=5 .*choose 1 to 4, or None"),
-        (lambda: cost.scoring_ratio(BERT, exit=0), "exit=0 "),
-        (lambda: cost.scoring_ratio(BERT, keep=0), r"keep=0 is not a share: give one in \(0, 1\]"),
-        (lambda: cost.scoring_ratio(BERT, keep=float("nan")), "keep=nan"),
-        (lambda: cost.scoring_ratio(BERT, labelled=15), r"labelled=15 .*\[0, 1\]"),
-        (lambda: cost.update_flops(BERT, 0), "sequences=0"),
-        (lambda: cost.scoring_flops(BERT, -3), "candidates=-3"),
-        (lambda: cost.paper_ratio(4), "exit=4: the paper timed exits 1, 2, 3, 6, 12"),
+        (lambda: scoring_ratio(BERT, exit=5), "exit=5 .*choose 1 to 4, or None"),
+        (lambda: scoring_ratio(BERT, exit=0), "exit=0 "),
+        (lambda: scoring_ratio(BERT, keep=0), r"keep=0 is not a share: give one in \(0, 1\]"),
+        (lambda: scoring_ratio(BERT, keep=float("nan")), "keep=nan"),
+        (lambda: scoring_ratio(BERT, labelled=15), r"labelled=15 .*\[0, 1\]"),
+        (lambda: update_flops(BERT, 0), "sequences=0"),
+        (lambda: scoring_flops(BERT, -3), "candidates=-3"),
+        (lambda: paper_ratio(4), "exit=4: the paper timed exits 1, 2, 3, 6, 12"),
         (
-            lambda: cost.paper_ratio(1, score="margin"),
+            lambda: paper_ratio(1, score="margin"),
             "score='margin': the paper timed loss, entropy",
         ),
     ],

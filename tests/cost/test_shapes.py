@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sifting import cost
+from sifting.cost.shapes import BERT_BASE, shape_of
 from tests.helpers.shapes import BERT
 
 transformers = pytest.importorskip("transformers")
@@ -17,7 +17,7 @@ transformers = pytest.importorskip("transformers")
 def test_parameters_of_bert_base_are_its_own():
     with torch.device("meta"):
         model = transformers.BertForPreTraining(transformers.BertConfig())
-    assert cost.BERT_BASE.parameters == pytest.approx(model.num_parameters(), rel=0.005)
+    assert BERT_BASE.parameters == pytest.approx(model.num_parameters(), rel=0.005)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_shapes_are_read_from_configs_as_transformers_writes_them(make, tmp_path
     config.architectures = [make]
     config.save_pretrained(tmp_path)
     saved = json.loads((tmp_path / "config.json").read_text())
-    shape = cost.shape_of(saved, length=config.max_position_embeddings)
+    shape = shape_of(saved, length=config.max_position_embeddings)
     with torch.device("meta"):
         model = model_class(config)
     untied = config.tie_word_embeddings is False

@@ -18,7 +18,10 @@ from torch.utils.data import (
 )
 
 from sifting import Sifter as AnySifter
+from sifting.data.samples import Samples
+from sifting.data.splitting import BatchSource
 from sifting.rng import RandomState
+from sifting.selection.schedule import Schedule
 from tests.helpers.models import Net
 
 
@@ -367,3 +370,11 @@ def test_a_loader_that_can_be_fast_forwarded_is_not_replayed(stop: int) -> None:
     assert len(before + after) == len(whole) == 14
     assert all(torch.equal(a, b) for a, b in zip(whole, before + after, strict=True))
     assert fresh.made[0] == {1: 0, 3: 1, 7: 5, 9: 1}[stop]
+
+
+def test_a_batch_is_cut_into_pieces_of_the_kept_size_where_nothing_is_chosen() -> None:
+    source = BatchSource([], Schedule(0.25), Samples())
+    batch = (torch.arange(10.0), torch.arange(10))
+    pieces = [labels.tolist() for (_, labels), _ in source.pieces(batch, step=0, size=10)]
+    assert [y for piece in pieces for y in piece] == list(range(10)), "none is thrown away"
+    assert {len(piece) for piece in pieces} <= {1, 2, 3}

@@ -76,9 +76,7 @@ def test_ids_that_no_memory_takes_are_no_reason_not_to_train(net: Net) -> None:
     batch = candidates(1)[0]
     exit, plan = prepared(net, batch)
     with torch.no_grad():
-        found = exit.scores_of_all(
-            plan, net, batch, "entropy", learn=False, ids=[[i] for i in range(12)]
-        )
+        found = exit.scores_of_all(plan, net, batch, "entropy", learn=False, ids=[-1] * 12)
     assert set(found) == {"input"}
     assert MEMORY in exit.refused
 

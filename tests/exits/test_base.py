@@ -29,12 +29,12 @@ class First(Exit):
 
 
 def test_three_methods_make_an_exit_that_selects_and_resumes(net: Net) -> None:
-    sifter = Sifter(net, exit=First(), score="loss", keep=0.5)
+    sifter = Sifter(net, exit=First(), score="loss", keep=0.5, draws="batch")
     for x, _ in sifter(data := candidates(3)):
         kept = x
     wanted = data[2][0][:, 0].topk(6).values.sort().values
     torch.testing.assert_close(kept[:, 0].sort().values, wanted)
-    again = Sifter(net, exit=First(), score="loss", keep=0.5)
+    again = Sifter(net, exit=First(), score="loss", keep=0.5, draws="batch")
     again.load_state_dict(sifter.state_dict())
     assert again.step == 3
 

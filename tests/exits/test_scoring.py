@@ -46,7 +46,11 @@ def test_examining_gives_exact_losses_what_is_wrong_and_the_exits_own(
         torch.testing.assert_close(exact, F.cross_entropy(z, y, reduction="none"))
         torch.testing.assert_close(early, F.cross_entropy(net.logits_at(x, 2), y, reduction="none"))
     assert torch.equal(wrong.bool(), z.argmax(1) != y)
-    assert scorer.examine((x, torch.full_like(y, -100)), early=False) is None
+
+
+def test_of_batches_without_labels_nothing_is_examined(net: Net) -> None:
+    scorer = Sifter(net, exit=2, score="entropy")._scorer
+    assert scorer.examine(torch.randn(6, 8), early=False) is None
 
 
 def test_a_users_forward_gives_its_losses_for_free(net: Net, scorer: Scorer) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sifting.model.agreement import compare_gradients, compare_losses, reduced
 from sifting.model.call import logits_of
+from sifting.model.plan import Plan
 from tests.helpers.plans import Language, plan_of, text
 
 X, Y = torch.randn(8, 3), torch.arange(8) % 4
@@ -125,3 +126,23 @@ def test_values_of_trained_and_scored_losses() -> None:
         assert scored is not None
         trained = F.cross_entropy(z, Y, weight=weight)
         assert compare_losses(own, trained, scored, reduced(own, {"logits": z}, batch)).same
+
+
+def test_a_plan_says_by_what_losses_are_found() -> None:
+    batch = (torch.randn(8, 3), torch.arange(8) % 4)
+    model = nn.Linear(3, 4)
+    kinds = {
+        "parts": plan_of(model, batch),
+        "loss_fn": plan_of(model, batch, F.cross_entropy),
+        "losses": plan_of(model, batch, losses=lambda m, b: m(b[0])[:, 0]),
+    }
+    for kind, plan in kinds.items():
+        assert isinstance(plan, Plan)
+        assert plan.kind == kind
+        with torch.no_grad():
+            found = plan.exact_losses(model, batch)
+        assert found is not None
+        assert found.shape == (8,)
+    output = model(batch[0])
+    found = kinds["parts"].losses(output, batch)
+    torch.testing.assert_close(found, F.cross_entropy(output, batch[1], reduction="none"))

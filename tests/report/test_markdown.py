@@ -11,6 +11,7 @@ import pytest
 
 from sifting.cli import main as cli
 from sifting.report import collect
+from sifting.report.markdown import map_fields
 from tests.helpers.run_folders import made, write, write_comparison
 
 
@@ -51,3 +52,13 @@ def test_names_are_never_markdown_nor_escapes(
     text = re.sub(r"`[^`]*`", "", out.read_text(encoding="utf-8"))
     for name in (":tent:", "~~", "www.", "<b>"):
         assert name not in text, "outside code"
+
+
+def test_fields_that_can_be_nothing_but_text_are_left_as_they_are() -> None:
+    assert map_fields(["0.82 (0.68–0.98)", "a b", "−1.5 %"]) == [
+        "0.82 (0.68–0.98)",
+        "a b",
+        "−1.5 %",
+    ]
+    for risky in ("*x*", "a|b", "<b>", "www.example.org", "mine:tent:", "[a](b)", "~~x~~"):
+        assert map_fields([risky])[0].startswith("`")

@@ -8,6 +8,7 @@ from typing import Any
 import datasets
 import pytest
 
+from sifting.recipes.text.readers import digest, file_part, find_files
 from sifting.training.recipe import DataError
 from tests.helpers.text import json_lines, parquet, texts
 
@@ -108,3 +109,23 @@ def test_a_column_that_is_not_there(tmp_path: Path) -> None:
         texts(path, column="body")
     with pytest.raises(DataError, match="megabytes=0 leaves no text"):
         texts(path, megabytes=0)
+
+
+def test_parts_are_told_apart_by_content_and_by_how_they_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("One.\n\nTwo.")
+    whole, parts = file_part(file, None, False), file_part(file, None, True)
+    assert (list(whole.read()), list(parts.read())) == (["One.\n\nTwo."], ["One.\n", "Two."])
+    assert whole.fingerprint != parts.fingerprint
+    before = whole.fingerprint
+    file.write_text("One.\n\nTwo!")
+    assert file_part(file, None, False).fingerprint != before
+    assert digest("a", "b") != digest("ab")
+
+
+def test_files_of_other_kinds_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.pdf").write_text("")
+    with pytest.raises(DataError, match=r"has no \.parquet, \.jsonl"):
+        find_files(tmp_path)
+    with pytest.raises(DataError, match=r"a\.pdf is none of"):
+        find_files(tmp_path / "a.pdf")
