@@ -10,7 +10,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import MemoryExit, Sifter
 from sifting.checksums import Damaged
-from sifting.reference import HeldOutReference, ReferenceTable, reference_losses
+from sifting.exits.held_out import HeldOutReference
+from sifting.exits.reference import ReferenceTable
+from sifting.reference import reference_losses
 from tests.helpers.models import Net
 from tests.helpers.references import COUNT, make_data
 
