@@ -105,7 +105,7 @@ class SiftedLoader:
         source = self._handed(resumed)
         place: Place | None = resumed
         try:
-            while True:
+            while sifter.pilot is None or not sifter.pilot.account.over:
                 handed = next(source, None)
                 if handed is None:
                     break

@@ -85,7 +85,7 @@ def test_what_is_learned_on_the_ambiguous_pays_and_noise_does_not() -> None:
 def test_a_part_of_the_run_will_do_and_is_said() -> None:
     advice = advise(build(), updates=100, part=0.3)
     assert advice.seen == 31
-    assert advice.phases[-1].batch == 30
+    assert advice.phases[-1].batch == 25
     assert any("at 30%" in note for note in advice.notes)
     assert not advice.metrics
 

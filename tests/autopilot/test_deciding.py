@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+<<<<<<< HEAD
 from sifting.autopilot.deciding import AGREES, ENTER, EPSILON, GAIN, LEAVE, decide
 from sifting.autopilot.options import PLAIN, Judged, Option
+=======
+from sifting.autopilot.deciding import AGREES, AS_WELL, ENTER, EPSILON, GAIN, LEAVE, decide
+from sifting.autopilot.options import PLAIN, Judged, Option, PilotDecision
 
 INPUT = Option("input", 2)
 GOOD = Judged(INPUT, share=0.8, error=0.02, speedup=1.3)
@@ -78,3 +82,32 @@ def test_reasons_for_leaving_it_off() -> None:
     assert decide([Judged(INPUT)], PLAIN, held_out=False)[1] == "nothing is known yet"
     poor = replace(GOOD, share=0.5, speedup=1.0)
     assert "only 50% (± 2%) of the progress" in decide([poor], PLAIN, held_out=True)[1]
+
+
+BY_LOSS = Judged(
+    Option("predicted", 2), share=0.95, error=0.02, speedup=1.45, agreement=1.05, learnable=True
+)
+
+
+def test_what_goes_by_predicted_losses_has_to_agree_as_well_as_what_looks_at_samples() -> None:
+    """On wrong labels, high losses point elsewhere than what the samples look like."""
+    looks = replace(GOOD, agreement=1.1)
+    assert decide([looks, BY_LOSS], PLAIN, held_out=True)[0] == BY_LOSS.option
+    after_wrong_labels = replace(BY_LOSS, agreement=AS_WELL * 1.1 - 0.01)
+    assert after_wrong_labels.agreement is not None
+    assert after_wrong_labels.agreement > AGREES
+    assert decide([looks, after_wrong_labels], PLAIN, held_out=True)[0] == INPUT
+    for change in ({"agreement": None}, {"agreement": AGREES - 0.01}, {"learnable": False}):
+        assert decide([looks, replace(BY_LOSS, **change)], PLAIN, held_out=True)[0] == INPUT
+    # in use, it stays: its agreement is as it was when nothing was selected yet
+    assert decide([looks, after_wrong_labels], BY_LOSS.option, held_out=True)[0] == BY_LOSS.option
+    unlearnable = replace(BY_LOSS, learnable=False)
+    assert decide([looks, unlearnable], BY_LOSS.option, held_out=True)[0] == INPUT
+
+
+def test_scorers_do_not_take_turns() -> None:
+    little_better = replace(BY_LOSS, speedup=1.05 * (GOOD.speedup or 0))
+    assert decide([GOOD, little_better], INPUT, held_out=True)[0] == INPUT
+    assert decide([GOOD, little_better], BY_LOSS.option, held_out=True)[0] == BY_LOSS.option
+    much_better = replace(BY_LOSS, speedup=1.1 * (GOOD.speedup or 0))
+    assert decide([GOOD, much_better], INPUT, held_out=True)[0] == BY_LOSS.option

@@ -44,8 +44,8 @@ def test_looks_are_planned_once_the_size_of_a_step_is_known() -> None:
     train(net, sifter)
     assert held_out.looks
     (step, *_) = held_out.state_dict()["steps"]
-    assert held_out.due(step)
-    assert not held_out.due(step + 1)
+    assert held_out.due(step - 1, step)
+    assert not held_out.due(step, step + 1)
 
 
 def test_a_look_notes_where_losses_fell_and_leaves_the_weights() -> None:

@@ -20,7 +20,7 @@ def knowledge(
     *, held: Progress | None = None, memory: Progress | None = None, new: Progress | None = None
 ) -> Knowledge:
     """As measured: progress on held-out samples by two scorers, or on new samples."""
-    progress = {HALF: held, Option(MEMORY, LADDER[0]): memory}
+    progress = {HALF: held, **{Option(by, LADDER[0]): memory for by in (MEMORY, PREDICTED)}}
     known: Any = SimpleNamespace(
         evidence=SimpleNamespace(kept_loss=lambda o: 0.7, agreement=lambda o: 1.1),
         arrivals=SimpleNamespace(recent=lambda step: new),
@@ -78,7 +78,7 @@ def test_by_high_losses_is_chosen_only_where_progress_is_made_on_them(
     for scorer in (MEMORY, PREDICTED):
         found = judged(known, Option(scorer, 2))
         assert found.learnable is learnable
-        assert found.share is None
+        assert (found.share is None) == (scorer == MEMORY)
     assert judged(knowledge(), Option(PREDICTED, 2)).learnable is False
     assert judged(knowledge(), Option(MEMORY, 2)).learnable is None
 

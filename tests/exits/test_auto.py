@@ -11,7 +11,7 @@ from torch import nn
 
 from sifting import MemoryExit
 from sifting.exits import make_competing, make_exit
-from sifting.exits.auto import MEMORY, AutoExit, cost_of
+from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.base import Setting, TrainedBatch
 from sifting.exits.block import BlockExit
 from sifting.exits.input import InputExit
@@ -114,10 +114,3 @@ def test_what_exit_stands_for() -> None:
     assert list(make_competing(memory).scorers) == [MEMORY]
     own = AutoExit({"exit": TunedExit()})
     assert make_competing(own) is own
-
-
-def test_costs_are_shares_of_a_forward(net: Net) -> None:
-    batch = candidates(1)[0]
-    plan = plan_of(net, batch)
-    assert cost_of(InputExit(), plan, net, batch) == 0
-    assert cost_of(BlockExit(1), plan, net, batch) == 1.0, "not known: as dear as can be"

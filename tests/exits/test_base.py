@@ -13,6 +13,7 @@ from sifting.exits.base import Exit, Setting, TrainedBatch, ids_in
 from sifting.model.call import Call
 from sifting.model.plan import Plan
 from tests.helpers.models import Net, candidates
+from tests.helpers.plans import plan_of
 
 
 class First(Exit):
@@ -69,3 +70,17 @@ def test_what_an_exit_is_told_is_frozen() -> None:
     for told in (Setting("loss", "rank", Call()), TrainedBatch(Call(), None)):
         with pytest.raises(AttributeError):
             told.call = Call()  # type: ignore[misc]
+
+
+def test_what_an_exit_takes_is_a_share_of_a_forward_by_where_it_is(net: Net) -> None:
+    batch = candidates(1)[0]
+    plan = plan_of(net, batch)
+    exit = First()
+    assert exit.work(plan, net, batch) == 1.0, "not known: as dear as can be"
+    exit.place = "blocks.0"  # type: ignore[attr-defined]
+    with torch.no_grad():
+        assert 0 < exit.work(plan, net, batch) < 0.5
+
+
+def test_two_exits_of_a_kind_are_called_the_same() -> None:
+    assert repr(First()) == repr(First()) == "First()"

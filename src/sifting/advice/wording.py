@@ -24,8 +24,8 @@ def sentence(advice: Advice) -> str:
     begun = next(phase for phase in advice.phases if phase.speedup.value > 1)
     low, high = (round(advice.updates * (1 - x)) for x in (advice.auto.high, advice.auto.low))
     return (
-        f"Train with Sifter(model, trial=Trial(held_out=…, updates={advice.planned}, loss=…, optimizer=…)): "
-        f"expect the result of {advice.updates} plain updates in the time of about {advice.planned} ({low} to "
+        f"Train with Sifter(model, trial=Trial(held_out=…, updates={advice.updates}, schedule=…)): expect it to "
+        f"end with the result of {advice.updates} plain updates in the time of about {advice.planned} ({low} to "
         f"{high}), a saving of {advice.auto}; it would keep {begun.option} from {begun.last:.0%} of the run on, "
         f"since {begun.why}."
     )

@@ -10,9 +10,10 @@ from sifting.autopilot.options import PLAIN, Judged, Option
 # share of the progress from which an option is taken up, less its error; and below which it is dropped
 ENTER, LEAVE = 0.56, 0.52
 GAIN = 1.05  # speed-up from which it is taken up: costs are by clocks that may be wrong by some percent
-WORTH = 1.03  # how much better another option has to be than the one in use
+WORTH = 1.08  # how much better another option has to be than the one in use
 EPSILON = 0.1  # share of the loss that the dropped may carry, where nothing better is known
 AGREES = 0.9  # agreement below which an option is not taken
+AS_WELL = 0.93  # of the best that is not by loss, below which one by loss is after wrong labels
 
 
 def decide(judged: Sequence[Judged], current: Option, *, held_out: bool) -> tuple[Option, str]:
@@ -34,7 +35,10 @@ def decide(judged: Sequence[Judged], current: Option, *, held_out: bool) -> tupl
         current: the one in use.
         held_out: whether held-out samples are looked at.
     """
-    allowed = [found for found in judged if _allowed(found, current, held_out)]
+    level = AS_WELL * max(
+        (found.agreement or 0.0 for found in judged if _by_sight(found)), default=0.0
+    )
+    allowed = [found for found in judged if _allowed(found, current, held_out, level)]
     looked_at = {found.option.scorer for found in allowed if found.share is not None}
     if looked_at:  # what held-out samples speak for goes before what only losses do
         allowed = [found for found in allowed if found.option.scorer in looked_at]
@@ -61,11 +65,24 @@ def _gain(found: Judged) -> float:
     return 1 + (found.kept_loss * found.option.ratio - 1) / 2 - found.cost
 
 
-def _allowed(found: Judged, current: Option, held_out: bool) -> bool:
+def _by_sight(found: Judged) -> bool:
+    """Whether it is a scorer that looks at samples, and does not go by their losses."""
+    return found.option.ratio == 2 and found.share is not None and found.learnable is None
+
+
+def _allowed(found: Judged, current: Option, held_out: bool, level: float) -> bool:
     if found.vetoed or found.forgets:
         return False
     disagrees = found.agreement is not None and found.agreement < AGREES
     if found.option.ratio == 2 and found.share is not None:
+        if found.learnable is not None and found.option != current:
+            # by loss: not before it is known that high losses are no wrong labels
+            if not found.learnable or found.agreement is None or disagrees:
+                return False
+            if found.agreement < level:
+                return False
+        if found.learnable is False:
+            return False
         if found.option == current:
             return found.share >= LEAVE and (found.speedup or 0.0) >= 1  # its cost is taken off
         if (found.speedup or 0.0) < GAIN:
@@ -77,7 +94,7 @@ def _allowed(found: Judged, current: Option, held_out: bool) -> bool:
     if held_out and found.learnable is None and found.option.ratio == 2:
         return False  # held-out samples have yet to tell
     margin = EPSILON / 2 if found.option == current else 0.0
-    return found.kept_loss >= 1 - EPSILON - margin and _gain(found) > WORTH
+    return found.kept_loss >= 1 - EPSILON - margin and _gain(found) > GAIN
 
 
 def _why(found: Judged, held_out: bool) -> str:

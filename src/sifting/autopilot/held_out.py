@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from sifting.autopilot.average import AveragedWeights
-from sifting.autopilot.looks import FORWARD, LOOKING, LookPlan, plan_looks
+from sifting.autopilot.looks import BUDGET, FORWARD, LookPlan, plan_looks
 from sifting.autopilot.options import LADDER, Option
 from sifting.autopilot.trial import Trial, read_held_out
-from sifting.exits.auto import MEMORY, AutoExit
+from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.measure.learning import Progress, progress
 from sifting.measure.meter import Meter
@@ -45,12 +45,13 @@ class HeldOut:
     def __init__(self, scorer: Scorer, exit: AutoExit, *, meter: Meter, trial: Trial) -> None:
         self.scorer, self.exit, self.meter, self.trial = scorer, exit, meter, trial
         self.progress: dict[Option, list[Progress]] = {}
-        self.budget = LOOKING
+        self.budget = BUDGET
         self._plan: LookPlan | None = None
         self._average: AveragedWeights | None = None
         self._batches: list[Any] = []
         self._read: list[Any] | None = None  # as read, once
         self._seen: list[Tensor] = []  # losses at the last two looks
+        self._predicted: Tensor | None = None  # losses that were predicted at the last look
         self._saved: Mapping[str, Any] | None = None  # of a state, until it is used
 
     def plan_with(self, size: int, there: int) -> LookPlan:
@@ -62,9 +63,9 @@ class HeldOut:
         """Whether there are samples to look at, and looks can be afforded."""
         return self._plan is not None and bool(self._plan.steps)
 
-    def due(self, step: int) -> bool:
-        """Whether to look after a step."""
-        return self._plan is not None and self._plan.due(step)
+    def due(self, before: float, after: float) -> bool:
+        """Whether to look after a step that goes from a place in the run to another."""
+        return self._plan is not None and self._plan.due(before, after)
 
     def follow(self, step: int, size: int) -> None:
         """A step is over: keep up the averaged weights.
@@ -139,18 +140,41 @@ class HeldOut:
             if now_M is None:
                 return
             scored = [self.scorer.rehearse(batch, None, learn=False) for batch in self._batches]
-        scores_M = torch.cat([found[self.exit.looks].float().cpu() for found in scored])
+            scores = [found[self.exit.looks].float().cpu() for found in scored]
+            predicted_M = self._predict(scores)
+        scores_M = torch.cat(scores)
         # a loss above that of guessing says that a label is wrong, or rare, and by chance how much
         now_M = now_M.clamp_max(self.guessing())
         # a sample whose loss is not a number says nothing, at this look and the next ones
         scores_M = scores_M.nan_to_num(0.0)
         if self._seen:
             self._note(self.exit.looks, self._seen[-1], now_M, scores_M)
+            if self._predicted is not None:
+                self._note(PREDICTED, self._seen[-1], now_M, self._predicted)
+        self._predicted = predicted_M
         if len(self._seen) > 1:
             # ranked by a look before the one that progress is counted from: else what was high by
             # chance, and falls back, would look like progress
             self._note(MEMORY, self._seen[-1], now_M, self._seen[-2])
         self._seen = [*self._seen[-1:], now_M]
+
+    def _predict(self, scores: list[Tensor]) -> Tensor | None:
+        """What the loss predictor says of the samples, as though they had been trained at the last look."""
+        assert self.scorer.plan is not None
+        whole_M = torch.cat(scores)
+        known_M = self._seen[-1] if self._seen else torch.full_like(whole_M, math.nan)
+        found = []
+        parts = torch.split(known_M, [len(scores_B) for scores_B in scores])
+        for batch, scores_B, known_B in zip(self._batches, scores, parts, strict=True):
+            moved = self.scorer.moved(batch)
+            with torch.no_grad():
+                found_B = self.exit.predicted_from(
+                    self.scorer.plan, self.scorer.model, moved, scores_B, known_B
+                )
+            if found_B is None:
+                return None
+            found.append(found_B.nan_to_num(0.0))
+        return torch.cat(found)
 
     def losses(self) -> Tensor | None:
         """Losses of the samples as the weights are; None where they have no exact ones."""
@@ -202,11 +226,14 @@ class HeldOut:
         return found
 
     def recent(self, option: Option) -> Progress | None:
-        """Progress over the last look, and the ones before it while it says too little."""
+        """Progress over the last two looks, and the ones before them while they say too little.
+
+        Between two looks a model swings to one class or the other by more than samples tell.
+        """
         whole: Progress | None = None
-        for found in reversed(self.progress.get(option, [])):
+        for number, found in enumerate(reversed(self.progress.get(option, []))):
             whole = found if whole is None else whole + found
-            if whole.error <= SETTLED:
+            if number > 0 and whole.error <= SETTLED:
                 break
         return whole
 
@@ -218,6 +245,7 @@ class HeldOut:
             "samples": self._plan.samples,
             "average": None if self._average is None else self._average.state_dict(),
             "seen": list(self._seen),
+            "predicted": self._predicted,
             "progress": [
                 [option.scorer, option.ratio, [list(vars(one).values()) for one in found]]
                 for option, found in self.progress.items()
@@ -231,13 +259,15 @@ class HeldOut:
             for scorer, ratio, found in state.get("progress", [])
         }
         seen = list(state.get("seen", []))
+        predicted = state.get("predicted")
         if state:
             steps, count = tuple(map(int, state["steps"])), int(state["samples"])
-            if any(not isinstance(one, Tensor) or one.shape != (count,) for one in seen):
+            looked = seen if predicted is None else [*seen, predicted]
+            if any(not isinstance(one, Tensor) or one.shape != (count,) for one in looked):
                 raise ValueError(f"the state is damaged: looks were at {count} samples each")
             if state["average"] is not None:
                 AveragedWeights(self.scorer.model, 1.0).load_state_dict(state["average"])
             state = {**state, "steps": steps, "samples": count}
-        self._seen, self.progress = seen, progress
+        self._seen, self._predicted, self.progress = seen, predicted, progress
         self._plan, self._average, self._batches = None, None, []
         self._saved = state or None

@@ -13,7 +13,12 @@ from sifting.autopilot.options import LADDER, Judged, Option
 from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.measure.learning import Progress, speedup
 
-LEARNABLE = 0.6  # share of progress that must be made where losses are high, for a memory
+# share of progress that must be made where losses are high, for what selects by them: to be taken up,
+# less two errors, and to be kept
+LEARNABLE, STILL = 0.6, 0.56
+SURE = (
+    1.3  # plain steps that a step is taken to be worth at most: while it selects, shares flatter it
+)
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,18 @@ class Knowledge:
         """By the half that a scorer would keep; None where nothing is known of it."""
         if scorer == self.exit.looks and not self.held_out.looks:
             return self.arrivals.recent(step)
-        by_loss = scorer == PREDICTED  # as a memory does, it keeps what has a high loss
-        return self.held_out.recent(Option(MEMORY if by_loss else scorer, LADDER[0]))
+        return self.held_out.recent(Option(scorer, LADDER[0]))
+
+    def summary(self, scorer: str, step: int) -> dict[str, float | None]:
+        """What is known of keeping one in two by a scorer, for people."""
+        option = Option(scorer, LADDER[0])
+        recent = self.progress(scorer, step) if scorer != MEMORY else None
+        known = recent is not None and not math.isnan(recent.share)
+        return {
+            "learning_share": recent.share if recent is not None and known else None,
+            "kept_loss": self.evidence.kept_loss(option),
+            "agreement": self.evidence.agreement(option),
+        }
 
     def judged(
         self,
@@ -76,17 +91,22 @@ class Knowledge:
             # it knows high losses so early that wrong labels would deceive it
             return replace(one, learnable=False) if scorer == PREDICTED else one
         if scorer in (MEMORY, PREDICTED):
-            return replace(one, learnable=recent.share - 2 * recent.error > LEARNABLE)
-        if ratio != LADDER[0]:
+            sure = recent.share - 2 * recent.error > LEARNABLE
+            one = replace(one, learnable=recent.share > STILL if using else sure)
+        if scorer == MEMORY or ratio != LADDER[0]:
             return one
         share, error = recent.share, recent.error
         if math.isnan(share) or math.isinf(error):  # no progress at all: nothing to be had
-            return replace(one, share=0.0, error=0.0, speedup=0.0)
-        last = self.held_out.progress[option][-1] if self.held_out.looks else recent
+            return replace(one, share=0.0, error=0.0, speedup=0.0, sure=1.0)
+        low, value = (
+            speedup(found, ratio=ratio, explore=explore)
+            for found in (recent.balance - error, min(share, 1.0))
+        )
         return replace(
             one,
             share=share,
             error=error,
-            speedup=speedup(min(share, 1.0), ratio=ratio, explore=explore) / (1 + cost),
-            forgets=using and last.forgets,
+            speedup=value / (1 + cost),
+            sure=min(max(1.0, low), SURE),
+            forgets=using and recent.forgets,
         )

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LOOKING = 0.02  # share of the run's updates that looks may take
-FRACTIONS = (0.05, 0.10, 0.15, 0.22, 0.30, 0.45, 0.65)  # of the planned steps
+BUDGET = 0.02  # share of the run's updates that looks and trials may take together
+LOOKING = 0.6  # of it, that looks may
+FRACTIONS = (0.05, 0.10, 0.16, 0.25, 0.40, 0.60)  # of the planned steps
 FEWEST = 100  # held-out samples, below which a look says nothing
 FORWARD = 1 / 3  # of an update's work
 UNPLANNED = 100  # steps between looks at first, where the end is not known
@@ -17,7 +18,7 @@ class LookPlan:
     """Which steps have a look, and how many samples are looked at.
 
     >>> plan_looks(1000, batch=32, held_out=5000)
-    LookPlan(steps=(50, 100, 150, 220, 300, 450, 650), samples=274)
+    LookPlan(steps=(50, 100, 160, 250, 400, 600), samples=192)
 
     Attributes:
         steps: after which a look is made; empty where looks cannot be afforded.
@@ -27,22 +28,21 @@ class LookPlan:
     steps: tuple[int, ...]
     samples: int
 
-    def due(self, step: int) -> bool:
-        """Whether a look is made after a step."""
-        return step in self.steps
+    def due(self, before: float, after: float) -> bool:
+        """Whether a look is made when a run goes from a place to another, in plain steps."""
+        return any(before < step <= after for step in self.steps)
 
 
-def plan_looks(
-    steps: int | None, *, batch: int, held_out: int, budget: float = LOOKING
-) -> LookPlan:
+def plan_looks(steps: int | None, *, batch: int, held_out: int, budget: float = BUDGET) -> LookPlan:
     """Looks that cost at most a fixed share of the run.
 
     Args:
         steps: planned; None where the end is not known, and looks come ever more seldom.
         batch: samples of a step.
         held_out: samples there are.
-        budget: that share.
+        budget: share of it that looks may take, and trials beside them.
     """
+    budget *= LOOKING
     if steps is None:
         times = tuple(UNPLANNED * 2**k for k in range(24))
         affordable = int(budget * UNPLANNED * batch / FORWARD)

@@ -38,6 +38,7 @@ class Judged:
         share: of the progress on held-out or new samples that is made on what would be kept.
         error: standard error of that share.
         speedup: progress of a step over that of a plain one, by the share, its cost taken off.
+        sure: the same, its cost not taken off, by the share less its error.
         forgets: whether what is dropped gets worse.
         learnable: of a memory, whether progress is made where losses are high; None where no
             held-out samples tell.
@@ -51,6 +52,7 @@ class Judged:
     share: float | None = None
     error: float | None = None
     speedup: float | None = None
+    sure: float | None = None
     forgets: bool = False
     learnable: bool | None = None
     vetoed: bool = False
@@ -71,6 +73,7 @@ class PilotDecision:
         option: what is done.
         why: in words.
         speedup: expected of it; 1 where everything is trained.
+        worth: plain steps that a step is sure to be worth; 1 where no progress was measured.
         judged: what was known of every option.
     """
 
@@ -78,6 +81,7 @@ class PilotDecision:
     option: Option
     why: str
     speedup: float = 1.0
+    worth: float = 1.0
     judged: tuple[Judged, ...] = field(default=())
 
     def to_plain(self) -> dict[str, Any]:
@@ -88,6 +92,7 @@ class PilotDecision:
             "ratio": self.option.ratio,
             "why": self.why,
             "speedup": self.speedup,
+            "worth": self.worth,
         }
 
     @classmethod
@@ -98,4 +103,5 @@ class PilotDecision:
             raise ValueError(
                 f"the state is damaged: 1 in {option.ratio} is nothing that is decided"
             )
-        return cls(int(plain["step"]), option, str(plain["why"]), float(plain["speedup"]))
+        speedup, worth = float(plain["speedup"]), float(plain["worth"])
+        return cls(int(plain["step"]), option, str(plain["why"]), speedup, worth)

@@ -13,7 +13,7 @@ from typing import Any
 
 FIRST, OFTEN = 16, 2  # rehearsals that are timed, and the steps between two of them
 FEWEST, SHARE = 4, 0.02  # of a short run: as many as so many of its steps, but not fewer
-EARLY, LATER = 0.06, 0.005  # share of a step that rehearsals may take: at first, and later on
+EARLY, LATER = 0.04, 0.002  # share of a step that rehearsals may take: at first, and later on
 LONG = 0.12  # share of the run that counts as its beginning
 UNPLANNED = 256  # steps that do, where its length is not known
 UNKNOWN = 0.05  # cost, in steps, where the clocks do not tell
@@ -28,7 +28,7 @@ class Pacing:
     >>> for _ in range(FIRST):
     ...     _ = pacing.timed(0.001, step_seconds=0.01)
     >>> pacing.settled, pacing.due(2), pacing.due(501), pacing.due(512)
-    (True, True, False, True)
+    (True, False, False, True)
 
     Attributes:
         steps: planned; None where that is not known.

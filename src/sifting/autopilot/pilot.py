@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
+from sifting.autopilot.account import Account
 from sifting.autopilot.arrivals import Arrivals
 from sifting.autopilot.deciding import decide, expected
 from sifting.autopilot.evidence import Evidence, errors_of
@@ -69,9 +70,17 @@ class Pilot:
         self.trials: Trials | None = None  # of options, before they are taken up
         self.held_out = HeldOut(scorer, exit, meter=meter, trial=trial or Trial())
         self.pacing = Pacing((trial or Trial()).updates)
+        self.account = Account(trial or Trial())
         self._last_layer = LastLayer(scorer.model, scorer.whole)
         self._met = self._done = 0  # steps that were handed out, that are over
         self._gained = 0.0  # plain steps that the steps so far are expected to stand for
+
+    def tell(self, trial: Trial) -> None:
+        """Use this of the training loop from now on."""
+        self.held_out.trial = self.account.trial = trial
+        self.pacing.steps = trial.updates
+        if self.trials is not None:
+            self.trials.pieces.trial = trial
 
     about = "auto"  # in place of a number
 
@@ -84,7 +93,6 @@ class Pilot:
 
     @property
     def ranks(self) -> Ranks | None:
-        """Those that decide together."""
         return self.scorer.ranks
 
     @property
@@ -105,6 +113,7 @@ class Pilot:
         Returns what is known of it, to be handed back with its losses; None mostly.
         """
         step, self._met = self._met, self._met + 1
+        self.account.hand_out(self.decision.worth if self.acts else 1.0)
         if self.trials is not None:
             self.trials.pieces.note(ids)
         if self.rehearsing or selected or not self.pacing.due(step):
@@ -192,7 +201,8 @@ class Pilot:
         """
         self._last_layer.take()
         self._done += 1
-        step = self._done
+        step, before = self._done, self.account.trained
+        self.account.close()
         self._gained += self.decision.speedup
         if self.pacing.hopeless:
             self._give_up(step)
@@ -200,7 +210,7 @@ class Pilot:
         if self.rehearsing or not (self.scorer.plan is not None or self.exit.looks):
             return  # nothing is known of the model yet
         self.held_out.follow(step, size)
-        if self.held_out.due(step):
+        if self.held_out.due(before, self.account.trained):
             with self.meter.time("auditing", self.scorer.device):
                 self.held_out.look(step)
                 self._decide(step, size)
@@ -243,8 +253,9 @@ class Pilot:
             option, why = self._chosen(judged)
         if self.trials is not None:
             self.records += self.trials.take_records()
-        gain = next((expected(one) for one in judged if one.option == option), 1.0)
-        made = PilotDecision(step, option, why, max(1.0, gain), tuple(judged))
+        chosen = next((one for one in judged if one.option == option), Judged(PLAIN))
+        gain, worth = expected(chosen), chosen.sure or 1.0
+        made = PilotDecision(step, option, why, max(1.0, gain), worth, tuple(judged))
         changed = option != self.option
         self.decision = made if changed else replace(made, step=self.decision.step)
         if changed:
@@ -292,20 +303,13 @@ class Pilot:
 
     def summary(self) -> dict[str, Any]:
         """What `Stats` says of it."""
-        scorer = self.option.scorer or self.exit.looks or MEMORY
-        option = Option(scorer, LADDER[0])
         knows = Knowledge(self.evidence, self.arrivals, self.held_out, self.exit)
-        recent = knows.progress(scorer, self._done) if scorer == self.exit.looks else None
         return {
             "option": f"keeps {self.option}",
             "since": self.decision.step,
             "why": self.decision.why,
-            "learning_share": None
-            if recent is None or recent.share != recent.share
-            else recent.share,
-            "kept_loss": self.evidence.kept_loss(option),
-            "agreement": self.evidence.agreement(option),
             "saving": self.saving,
+            **knows.summary(self.option.scorer or self.exit.looks or MEMORY, self._done),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -319,6 +323,7 @@ class Pilot:
             "pacing": self.pacing.to_plain(),
             "steps": [self._met, self._done],
             "gained": self._gained,
+            "account": self.account.state_dict(),
             "held_out": self.held_out.state_dict(),
             "trials": None if self.trials is None else self.trials.state_dict(),
         }
@@ -339,6 +344,7 @@ class Pilot:
         self.pacing.load(state["pacing"])
         self._gained = found.number("gained")
         self._met, self._done = steps
+        self.account.load_state_dict(found.inside("account").content)
         self.held_out.load_state_dict(state["held_out"])
         if self.trials is not None and state["trials"] is not None:
             self.trials.load_state_dict(state["trials"])

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,9 @@ class Trial:
         optimizer: over the model's parameters.
         accumulate: batches whose gradients make one update.
         clip: largest norm of the gradient; None for any.
+        schedule: of the learning rate, which you step once an update. With it and `updates` the run ends
+            sooner where selection pays: the schedule is moved on by what is gained, and the loader ends
+            when the progress of so many plain batches is made.
     """
 
     held_out: Iterable[Any] | None = None
@@ -39,6 +43,7 @@ class Trial:
     optimizer: Optimizer | None = None
     accumulate: int = 1
     clip: float | None = None
+    schedule: LRScheduler | None = None
 
     def __post_init__(self) -> None:
         if (
@@ -60,9 +65,25 @@ class Trial:
         if (self.loss is None) != (self.optimizer is None):
             missing = "optimizer" if self.optimizer is None else "loss"
             raise ValueError(f"a trial trains with loss= and optimizer=, and {missing}= is missing")
+        self._check_schedule()
         if self.held_out is not None and not isinstance(self.held_out, Iterable):
             raise TypeError(
                 f"held_out={self.held_out!r}: give batches of held-out samples, a list or a loader"
+            )
+
+    def _check_schedule(self) -> None:
+        schedule = self.schedule
+        if schedule is None:
+            return
+        if not isinstance(schedule, LRScheduler) or isinstance(schedule, ReduceLROnPlateau):
+            raise TypeError(
+                f"schedule={type(schedule).__name__}: give a torch.optim.lr_scheduler that is stepped once an "
+                "update, whatever the loss"
+            )
+        if self.updates is None:
+            raise ValueError(
+                "schedule= lets a run end sooner than planned, and updates= is missing: give how many batches "
+                "the plain run trains"
             )
 
 

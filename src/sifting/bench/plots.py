@@ -108,10 +108,9 @@ def pairs(results: Mapping[str, Result]) -> list[tuple[str, str, float, float]]:
 
 
 def measured_saving(result: Result, arm: str) -> float | None:
-    """1 less the time to where the baseline ends; of the autopilot, at the best planned length.
+    """1 less the time to where the baseline ends.
 
     An arm that does not get there has what it is worth by baselines of other lengths.
     """
-    best = best_of(result, (protocol.AUTO, *protocol.SHORTER)) if arm == protocol.AUTO else arm
-    known = result["arms"].get(best, {}).get("time_ratio") or result["worth"].get(best)
+    known = result["arms"].get(arm, {}).get("time_ratio") or result["worth"].get(arm)
     return None if known is None else 1 - float(known["value"])

@@ -21,7 +21,7 @@ FIXED = (
     "infobatch",
 )
 AUTO = "auto"
-SHORTER = ("auto-90", "auto-80", "auto-70")  # the autopilot with a share of the baseline's updates
+WHOLE = "auto-full"  # the autopilot with all of the baseline's updates
 BY_ENTROPY = ("sift-entropy", "tuned-entropy", "default", "input-entropy")
 RATES = (1 / 3, 1.0, 3.0)  # of the preset's learning rate
 TUNING_SEED = 100  # of the runs by which learning rates are chosen, and of no other
@@ -37,7 +37,7 @@ def arms_of(*, classes: bool, known: Mapping[str, object]) -> tuple[str, ...]:
         classes: whether there is an entropy to select by.
         known: the arms that the library has.
     """
-    wanted = (*LONGER, *FIXED, AUTO, "auto-80")
+    wanted = (*LONGER, *FIXED, AUTO, WHOLE)
     return tuple(arm for arm in wanted if arm in known and (classes or arm not in BY_ENTROPY))
 
 

@@ -98,12 +98,12 @@ def worst_harm(result: Result) -> str:
 def row(name: str, result: Result) -> list[str]:
     """A task's line in the table of all."""
     fixed, paper = best_of(result, protocol.FIXED), best_of(result, protocol.PAPER)
-    auto = best_of(result, (protocol.AUTO, *protocol.SHORTER))
+    auto = best_of(result, (protocol.AUTO,))
     base = result["arms"][protocol.BASELINE]
     return [
         f"[{name}](bench/{name}.md)",
         f"{metric_shown(result, base['mean'])}",
-        NONE if auto is None else f"`{auto}` {time_cell(result, auto)}",
+        NONE if auto is None else time_cell(result, auto),
         NONE if fixed is None else f"`{fixed}` {time_cell(result, fixed)}",
         NONE if paper is None else f"`{paper}` {time_cell(result, paper)}",
         worst_harm(result),

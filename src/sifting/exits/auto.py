@@ -15,7 +15,6 @@ from sifting.exits.loss_predictor import LossPredictor, features
 from sifting.exits.memory import MemoryExit
 from sifting.exits.tuned import TunedExit
 from sifting.model.objective import Score
-from sifting.model.places import work_share
 from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 from sifting.parallel.ranks import Ranks
@@ -138,7 +137,7 @@ class AutoExit(Exit):
                 self._refuse(name, error)
                 continue
             self.looks = name
-            self.costs.setdefault(name, cost_of(scorer, plan, model, probe))
+            self.costs.setdefault(name, scorer.work(plan, model, probe))
         self.costs[MEMORY] = 0.0
         if self.looks:
             self.costs[PREDICTED] = self.costs[self.looks]
@@ -210,12 +209,38 @@ class AutoExit(Exit):
             ids = ids_in(plan.call, batch)
         if not self._predicts or memory is None or ids is None:
             return None
-        looks, ids = self.scorers[self.looks], plain_indices(ids)
-        exit_B = None if looks.runs else looks.score(plan, model, batch, "loss", False)
-        inputs_BF = features(*memory.remembered(ids), scores_B, exit_B)
+        ids = plain_indices(ids)
+        inputs_BF = self._inputs(plan, model, batch, scores_B, *memory.remembered(ids))
         if note:
             self._known = dict(zip(ids, inputs_BF, strict=True))
         return self.predictor(inputs_BF) if self.predictor.ready else None
+
+    def predicted_from(
+        self, plan: Plan, model: nn.Module, batch: Any, scores_B: Tensor, losses_B: Tensor
+    ) -> Tensor | None:
+        """As `predicted`, of samples that are not trained, from their losses as last seen.
+
+        Args:
+            scores_B: of the exit that looks at samples.
+            losses_B: not a number where none was seen.
+        """
+        if not self._predicts or not self.predictor.ready:
+            return None
+        passed_B = torch.zeros_like(losses_B)
+        return self.predictor(self._inputs(plan, model, batch, scores_B, losses_B, passed_B))
+
+    def _inputs(
+        self,
+        plan: Plan,
+        model: nn.Module,
+        batch: Any,
+        scores_B: Tensor,
+        losses_B: Tensor,
+        passed_B: Tensor,
+    ) -> Tensor:
+        looks = self.scorers[self.looks]
+        exit_B = None if looks.runs else looks.score(plan, model, batch, "loss", False)
+        return features(losses_B, passed_B, scores_B, exit_B)
 
     def refined(
         self,
@@ -316,16 +341,6 @@ class AutoExit(Exit):
             self.predictor = predictor
         self.active, self.looks = str(state["active"]), str(state["looks"])
         self.costs = prices
-
-
-def cost_of(scorer: Exit, plan: Plan, model: nn.Module, probe: Any) -> float:
-    """What an exit takes to score a sample, as a share of a forward's work."""
-    if isinstance(scorer, InputExit):
-        return 0.0
-    path = getattr(scorer, "place", None)
-    if path is None:
-        return 1.0  # not known: as dear as can be
-    return work_share(model, lambda: plan.call.run(model, probe), path)
 
 
 def _has_ids(trained: TrainedBatch) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sifting.measure.costs import Costs
 from sifting.model.call import Call
 from sifting.model.objective import Score
+from sifting.model.places import work_share
 from sifting.model.plan import Plan
 from sifting.model.stack import Stack
 from sifting.parallel.ranks import Ranks
@@ -72,6 +73,10 @@ class Exit(ABC):
     remedy = "exit='tuned', a later exit, a larger explore= (0.5)"  # where it chooses badly
     cheaper = "an earlier exit, or exit=MemoryExit()"  # where it takes too long
 
+    def __repr__(self) -> str:
+        """What logs and states call it: the same for every exit of this kind and its settings."""
+        return f"{type(self).__name__}()"
+
     def suits(self, setting: Setting) -> None:  # noqa: B027
         """Raise at construction where the sifter's other arguments do not go with this exit."""
 
@@ -96,6 +101,13 @@ class Exit(ABC):
     def compared(self) -> Costs | None:
         """What the ways of scoring that it compares cost and tell; None where it compares none."""
         return None
+
+    def work(self, plan: Plan, model: nn.Module, probe: Any) -> float:
+        """What it takes to score a sample, as a share of a forward's work: for exits that compete."""
+        path = getattr(self, "place", None)
+        if path is None:
+            return 1.0  # not known: as dear as can be
+        return work_share(model, lambda: plan.call.run(model, probe), path)
 
     @abstractmethod
     def bind(self, model: nn.Module, stack: str | None) -> None:

@@ -63,6 +63,9 @@ class InputExit(TunedExit):
     def place(self) -> str | None:
         return None
 
+    def work(self, plan: Plan, model: nn.Module, probe: Any) -> float:
+        return 0.0
+
     def bind(self, model: nn.Module, stack: str | None) -> None:
         if self._bound:
             raise ValueError("this InputExit is in use by another sifter: make one for each")

@@ -25,10 +25,7 @@ def tell(sifter: Sifter, trial: Trial, *, before: Trial | None = None) -> None:
     pilot = sifter.pilot
     if pilot is None or pilot.held_out.trial not in (Trial(), before):
         return
-    pilot.held_out.trial = trial
-    pilot.pacing.steps = trial.updates
-    if pilot.trials is not None:
-        pilot.trials.pieces.trial = trial
+    pilot.tell(trial)
 
 
 @contextmanager

@@ -46,14 +46,26 @@ class SiftCallback(pl.Callback):
         sifter: of the model that the LightningModule trains.
         loss: `loss(model, batch)` of the sifter's model, a scalar: with it an autopilot can make trials.
             A `training_step` would log and count what is only tried.
+        sooner: whether an autopilot spends what selection gains on ending the run sooner. The module's
+            one learning rate is moved on by as much; it has to be stepped by updates
+            (`"interval": "step"`).
     """
 
     def __init__(
-        self, sifter: Sifter, *, loss: Callable[[nn.Module, Any], Tensor] | None = None
+        self,
+        sifter: Sifter,
+        *,
+        loss: Callable[[nn.Module, Any], Tensor] | None = None,
+        sooner: bool = False,
     ) -> None:
         if loss is not None and not callable(loss):
             raise TypeError(f"loss={loss!r}: give a function of the model and a batch")
-        self.sifter, self.loss = sifter, loss
+        if sooner and sifter.pilot is None:
+            raise ValueError(
+                f"sooner=True lets an autopilot end the run, and keep={sifter.schedule.keep} is fixed: make the "
+                "sifter with keep='auto', or plan fewer steps"
+            )
+        self.sifter, self.loss, self.sooner = sifter, loss, sooner
         self._told: Trial | None = None  # what an autopilot knows of this run
         self.trainer: Any = None
         self.done = 0  # batches of this epoch that were handed out
@@ -103,6 +115,9 @@ class SiftCallback(pl.Callback):
         trial = Trial(held_out=held_out, updates=updates)
         if self.loss is not None and pl_module.automatic_optimization:
             trial = replace(trial, **self._step(trainer))
+        if self.sooner:
+            accumulate = trainer.accumulate_grad_batches
+            trial = replace(trial, accumulate=accumulate, schedule=_schedule(trainer, updates))
         tell(self.sifter, trial, before=self._told)
         self._told = trial
 
@@ -144,6 +159,9 @@ class SiftCallback(pl.Callback):
     ) -> None:
         """A step is done."""
         self._open.close()
+        pilot = self.sifter.pilot
+        if pilot is not None and pilot.account.over:
+            trainer.should_stop = True
         if trainer.loggers and trainer.global_step % max(1, trainer.log_every_n_steps) == 0:
             pl_module.log_dict({k: float(v) for k, v in self.sifter.stats().scalars().items()})
 
@@ -189,6 +207,23 @@ class SiftCallback(pl.Callback):
         self.saved = saved = checkpoint[KEY][trainer.global_rank]
         self.before = int(saved["done"])
         self.sifter.load_state_dict(saved["sifter"])
+
+
+def _schedule(trainer: Any, updates: int | None) -> Any:
+    """The learning rate that a run can end sooner by; raise where there is none such."""
+    found = trainer.lr_scheduler_configs
+    if len(found) != 1 or found[0].interval != "step" or found[0].frequency != 1:
+        shown = [f"{type(one.scheduler).__name__} by {one.interval}" for one in found] or ["none"]
+        raise ValueError(
+            f"sooner=True needs one learning-rate schedule that is stepped once an update, and the module has "
+            f"{', '.join(shown)}: return {{'scheduler': …, 'interval': 'step'}} from configure_optimizers"
+        )
+    if updates is None:
+        raise ValueError(
+            "sooner=True needs the length of the run: give the Trainer max_steps, or max_epochs and a loader "
+            "with a length"
+        )
+    return found[0].scheduler
 
 
 class LightningLoader(SiftedLoader):

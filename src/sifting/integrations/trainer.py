@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 from torch.optim import Optimizer
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback
 
 from sifting.autopilot.trial import Trial
 from sifting.integrations.files import read_state, write_state
@@ -45,13 +45,20 @@ class SiftMixin(_Base):  # type: ignore[misc]
     Args:
         sift: arguments of the `Sifter`, as a dict, or a `Sifter` of the same model. None, the
             default, takes the sifter's own defaults.
+        sooner: whether an autopilot spends what selection gains on ending the run sooner, its learning
+            rate decayed by then; else all steps are made, and the result is the better for it.
     """
 
     def __init__(
-        self, *args: Any, sift: Mapping[str, Any] | Sifter | None = None, **kwargs: Any
+        self,
+        *args: Any,
+        sift: Mapping[str, Any] | Sifter | None = None,
+        sooner: bool = False,
+        **kwargs: Any,
     ) -> None:
         check_kind(self)
         super().__init__(*args, **kwargs)
+        self._sooner = sooner
         self._sift: Mapping[str, Any] | Sifter = {} if sift is None else sift
         self._steps: deque[Step | None] = deque()
         self._streams_are_back = False
@@ -59,6 +66,8 @@ class SiftMixin(_Base):  # type: ignore[misc]
         self._told: Trial | None = None  # what the autopilot knows of this run
         self.sifter = self._make_sifter()
         check(self)
+        if sooner:
+            self.add_callback(_EndsSooner(self))
 
     def _make_sifter(self) -> Sifter:
         if not isinstance(self._sift, Sifter):
@@ -124,8 +133,12 @@ class SiftMixin(_Base):  # type: ignore[misc]
                 optimizer=optimizer,
                 accumulate=self.args.gradient_accumulation_steps,
                 clip=self.args.max_grad_norm or None,
+                schedule=self._schedule() if self._sooner else None,
             )
         )
+
+    def _schedule(self) -> Any:
+        return getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)  # Accelerate's wrapper
 
     def _trial_loss(self, model: nn.Module, batch: Any) -> Any:
         """The Trainer's own loss of a batch, without a trace in the Trainer's figures."""
@@ -208,6 +221,19 @@ class SiftMixin(_Base):  # type: ignore[misc]
             )
 
 
+class _EndsSooner(TrainerCallback):
+    """Stops a Trainer whose autopilot has made the progress that was planned."""
+
+    def __init__(self, trainer: SiftMixin) -> None:
+        self.trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """After an update."""
+        pilot = self.trainer.sifter.pilot
+        if pilot is not None and pilot.account.over:
+            control.should_training_stop = True
+
+
 class SiftTrainer(SiftMixin, Trainer):  # type: ignore[misc]
     """A `Trainer` that trains only on the samples worth a backward pass.
 
@@ -224,6 +250,7 @@ class SiftTrainer(SiftMixin, Trainer):  # type: ignore[misc]
 
     Args:
         sift: arguments of the `Sifter`; see `SiftMixin`.
+        sooner: whether an autopilot may end the run sooner; see `SiftMixin`.
     """
 
 
@@ -248,6 +275,11 @@ def check(trainer: Any) -> None:
         raise ValueError(
             f"draws={sifter.draws!r}, epoch={sifter.epoch!r}: the Trainer counts steps, epochs and the learning "
             "rate by its own loader: leave them out"
+        )
+    if trainer._sooner and sifter.pilot is None:
+        raise ValueError(
+            f"sooner=True lets an autopilot end the run, and keep={sifter.schedule.keep} is fixed: give "
+            "sift={'keep': 'auto'}, or plan fewer steps"
         )
     if weighted(sifter.rule.policy):
         raise ValueError(

@@ -57,6 +57,16 @@ class Progress:
         return self.kept / total if total > 0 else math.nan
 
     @property
+    def balance(self) -> float:
+        """The same, with what the others lose counted against the kept: never above 1.
+
+        >>> round(Progress(kept=0.03, rest=-0.01, kept_error=0.0, rest_error=0.0).balance, 2)
+        0.75
+        """
+        whole = abs(self.kept) + abs(self.rest)
+        return self.kept / whole if whole > 0 else math.nan
+
+    @property
     def error(self) -> float:
         """Standard error of the share; infinite where no progress is made."""
         total = self.kept + self.rest

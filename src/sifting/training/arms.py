@@ -30,6 +30,7 @@ class Arm:
         share: of the budget that it may spend; other than 1 for a baseline that ends sooner or later.
         weighted: whether what it keeps is to be weighted in the loss.
         held_out: whether its reference learns from held-out samples.
+        sooner: whether an autopilot spends what it gains on ending the run sooner.
     """
 
     about: str
@@ -41,6 +42,7 @@ class Arm:
     share: float = 1.0
     weighted: bool = False
     held_out: bool = False
+    sooner: bool = False
 
     @property
     def keep(self) -> Any:
@@ -93,7 +95,15 @@ ARMS: dict[str, Arm] = {
     ),
     "tuned": Arm("a tuned exit, by loss", {"score": "loss"}, exit="tuned"),
     "tuned-entropy": Arm("a tuned exit, by entropy", {"score": "entropy"}, exit="tuned"),
-    "auto": Arm("the autopilot: selection where it saves time", {"keep": "auto"}, exit="auto"),
+    "auto": Arm(
+        "the autopilot: selection where it saves time, which ends the run sooner",
+        {"keep": "auto"},
+        exit="auto",
+        sooner=True,
+    ),
+    "auto-full": Arm(
+        "the autopilot with as many updates as the baseline", {"keep": "auto"}, exit="auto"
+    ),
     "input-entropy": Arm(
         "a tuned exit on what the model is given, by entropy, a quarter at random",
         {"score": "entropy", "explore": 0.25},
@@ -123,15 +133,6 @@ ARMS: dict[str, Arm] = {
         until=0.875,
         weighted=True,
     ),
-    **{
-        f"auto-{percent}": Arm(
-            f"the autopilot, {percent} % of the budget",
-            {"keep": "auto"},
-            exit="auto",
-            share=percent / 100,
-        )
-        for percent in (70, 80, 90)
-    },
     **{
         f"baseline-{percent}": Arm(
             f"every sample, {percent} % of the budget", {"keep": 1.0}, share=percent / 100

@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
 
 from sifting.autopilot.trial import Trial
 from sifting.exits.held_out import HeldOutReference
@@ -49,9 +50,22 @@ def selector_settings(sifter: Sifter) -> dict[str, Any] | None:
 
 
 def make_sifter(
-    config: RunConfig, problem: Problem, updates: int, log: Path | None, *, done: int = 0
+    config: RunConfig,
+    problem: Problem,
+    updates: int,
+    log: Path | None,
+    *,
+    done: int = 0,
+    schedule: LRScheduler | None = None,
 ) -> Sifter:
-    """The sifter of the config's arm, of a run of which some updates were made without it."""
+    """The sifter of the config's arm.
+
+    Args:
+        config, problem, updates: of the run.
+        log: where audits are written.
+        done: updates that were made without it.
+        schedule: of the learning rate, by which an autopilot may end the run sooner.
+    """
     rank, world = rank_and_world()
     arm = find_arm(config.arm)
     warm, last = (
@@ -67,6 +81,7 @@ def make_sifter(
             optimizer=problem.optimizer,
             accumulate=config.accumulate,
             clip=config.clip,
+            schedule=schedule if arm.sooner else None,
         )
     if arm.held_out:
         if problem.held_out is None:
@@ -175,7 +190,10 @@ def assemble(
         wrapped = DistributedDataParallel(problem.model, device_ids=gpu)
         problem = replace(problem, model=wrapped)
     done = begun.step or 0
-    sifter = make_sifter(config, problem, updates, out / "audits.jsonl", done=done)
+    optimizer = problem.optimizer
+    schedule = None if problem.schedule is None else problem.schedule(optimizer, updates)
+    audits = out / "audits.jsonl"
+    sifter = make_sifter(config, problem, updates, audits, done=done, schedule=schedule)
     settings = {**run_settings(name, config, problem, sifter), "updates": updates, **(extra or {})}
     loader = problem.loader(sifter)  # may refuse: before a folder is made
     found = find_checkpoint(out) if resume else Found()
@@ -192,14 +210,13 @@ def assemble(
         )
     if world > 1:
         dist.barrier()
-    optimizer = problem.optimizer
     task = Task(
         problem.model,
         optimizer,
         loader,
         loss_of(config, problem, sifter),
         problem.evaluate,
-        None if problem.schedule is None else problem.schedule(optimizer, updates),
+        schedule,
         problem.at_end,
     )
     engine = Engine(task, sifter, make_pace(config, updates), folder, reference=reference)

@@ -76,7 +76,7 @@ class Parts:
             progress = self._progress(Plain(state, "the run"), pace)
             unwrap(self.task.model).load_state_dict(state["model"])
             self.task.optimizer.load_state_dict(state["optimizer"])
-            self._load_schedule(state["schedule"], progress.update)
+            self._load_schedule(state["schedule"], pace.updates)
             self.scaler.load_state_dict(state["scaler"])
             load_rank_states(self.sifter, state["ranks"], self.ranks)
         except Exception as error:  # whatever an optimizer of the user's says of it

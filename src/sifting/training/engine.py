@@ -76,6 +76,7 @@ class Engine:
         self._batches: Generator[Any] | None = None
         self._paused: tuple[dict[str, Any], float] | None = None  # streams, and since when
         self._saved = time.monotonic()  # or begun
+        self._stood = 0.0  # plain updates that those before the last one stand for
         self._warnings: list[str] = []
 
     @property
@@ -121,9 +122,18 @@ class Engine:
         return self.folder.checkpoints.path(self.update)
 
     @property
+    def stands_for(self) -> float:
+        """Plain updates that those made stand for: as many, where no autopilot lets the run end sooner."""
+        pilot = self.sifter.pilot
+        if pilot is None or pilot.account.trial.schedule is None:
+            return self.update
+        return self.update + pilot.account.gained / self.pace.accumulate
+
+    @property
     def done(self) -> bool:
-        """Whether the planned updates are made."""
-        return self.update >= self.pace.updates
+        """Whether the progress of the planned updates is made."""
+        pilot = self.sifter.pilot
+        return self.update >= self.pace.updates or (pilot is not None and pilot.account.over)
 
     def run(self) -> str:
         """Train until the budget is spent or a signal comes; returns the run's status."""
@@ -145,7 +155,7 @@ class Engine:
         last = min(self.update + updates, self.pace.updates)
         with self._disk(), hearing(self._hear):  # the sifter writes its audits there
             try:
-                while self.update < last and self.stopped_by is None:
+                while self.update < last and not self.done and self.stopped_by is None:
                     self._update()
                     self._after_update()
             except Diverged as error:
@@ -227,7 +237,8 @@ class Engine:
             ) from error
 
     def _due(self, every: int) -> bool:
-        return self.update % every == 0 or self.update == self.pace.updates
+        """Whether the last update has passed a multiple, in plain updates, or was the last of all."""
+        return self.stands_for // every > self._stood // every or self.done
 
     def _draw(self) -> Generator[Any]:
         """The batches to train on, epoch after epoch."""
@@ -243,6 +254,7 @@ class Engine:
 
     def _update(self) -> None:
         device = self.sifter.device
+        self._stood = self.stands_for
         loss = make_update(
             self.task,
             self.pace,
