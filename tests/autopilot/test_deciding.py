@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-<<<<<<< HEAD
-from sifting.autopilot.deciding import AGREES, ENTER, EPSILON, GAIN, LEAVE, decide
-from sifting.autopilot.options import PLAIN, Judged, Option
-=======
 from sifting.autopilot.deciding import AGREES, AS_WELL, ENTER, EPSILON, GAIN, LEAVE, decide
-from sifting.autopilot.options import PLAIN, Judged, Option, PilotDecision
+from sifting.autopilot.options import PLAIN, Judged, Option
 
 INPUT = Option("input", 2)
 GOOD = Judged(INPUT, share=0.8, error=0.02, speedup=1.3)
