@@ -74,7 +74,7 @@ def test_only_loaders_that_draw_by_index_have_draws() -> None:
 
 class Transforms:
     def __init__(self) -> None:
-        self.steps = [{"inner": random.Random(1)}]
+        self.steps = [random.Random(1)]
         self.numpy = np.random.default_rng(2)
         self.legacy = np.random.RandomState(3)
         self.torch = torch.Generator().manual_seed(4)
@@ -82,7 +82,7 @@ class Transforms:
 
     def drawn(self) -> tuple[float, ...]:
         return (
-            self.steps[0]["inner"].random(),
+            self.steps[0].random(),
             float(self.numpy.random()),
             float(self.legacy.rand()),
             float(torch.rand((), generator=self.torch)),

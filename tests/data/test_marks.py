@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader
 from sifting.data.marks import keeps_its_place, mark_of
 
 
+@pytest.mark.filterwarnings("ignore:.*set_vital.*:UserWarning")
 def test_torchdatas_loader_and_what_is_made_of_it_resume_by_themselves() -> None:
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
 
