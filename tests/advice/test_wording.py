@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sifting.advice.phases import Estimate, whole_run
+from sifting.advice.phases import Range, whole_run
 from sifting.advice.wording import rows, sentence, trial_lines
 from tests.helpers.advice import advice_of, decision
 
@@ -52,6 +52,6 @@ def test_advice_is_json_and_a_table() -> None:
 
 def test_no_record_is_no_advice() -> None:
     found = advice_of()
-    assert found.auto == Estimate(0.0, 0.0, 0.0)
+    assert found.auto == Range(0.0, 0.0, 0.0)
     assert sentence(found).startswith("Nothing could be told")
-    assert whole_run([], []) == Estimate(0.0, 0.0, 0.0)
+    assert whole_run([], []) == Range(0.0, 0.0, 0.0)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sifting.compare.budget import Work, parse_budget
+from sifting.compare.budget import ArmWork, parse_budget
 from sifting.compare.calibration import Calibration
 from sifting.compare.manifest import Manifest, make_manifest, read_manifest
 from sifting.selection.schedule import Schedule
@@ -26,7 +26,7 @@ def found(*arms: str, slower: float = 1.0) -> Calibration:
     keep = {arm: 1.0 if arm == "baseline" else 0.5 for arm in arms}
     return Calibration(
         tables={a: {k: slower * v for k, v in TABLES[a].items()} for a in arms},
-        work={a: Work(Schedule(keep[a]), round(32 / keep[a]), audit_every=50) for a in arms},
+        work={a: ArmWork(Schedule(keep[a]), round(32 / keep[a]), audit_every=50) for a in arms},
         batches=dict.fromkeys(arms, 32),
         same=dict.fromkeys(arms, "32 samples"),
         rounds=30,

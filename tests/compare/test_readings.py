@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sifting.compare.budget import Work
+from sifting.compare.budget import ArmWork
 from sifting.compare.readings import Reading, doubt_of, tables_of
 from sifting.selection.schedule import Schedule
 
@@ -16,7 +16,7 @@ def test_the_same_work_has_one_price_and_other_work_its_own() -> None:
         times: dict[str, Any] = {"backward": [1.0], "optimizer": [1.0]}
         times.update(forward=forward, scoring=scoring, auditing=[], data=[float(drawn)])
         return Reading(
-            times, Work(Schedule(batch / drawn), drawn), batch, f"{batch} samples", batch
+            times, ArmWork(Schedule(batch / drawn), drawn), batch, f"{batch} samples", batch
         )
 
     tables = tables_of(
@@ -37,7 +37,7 @@ def test_noise_that_is_left_in_a_table_is_told() -> None:
     def reading(scoring: list[float], keep: float) -> Reading:
         times: dict[str, Any] = {name: [1.0, 1.0] for name in ("forward", "backward", "optimizer")}
         times.update(scoring=scoring, auditing=[], data=[0.0, 0.0])
-        return Reading(times, Work(Schedule(keep), round(32 / keep)), 32, "same", 32)
+        return Reading(times, ArmWork(Schedule(keep), round(32 / keep)), 32, "same", 32)
 
     readings = {"baseline": reading([], 1.0), "sure": reading([1.0, 1.0], 0.5)}
     assert doubt_of(readings) == {"baseline": 0.0, "sure": 0.0}
@@ -49,14 +49,14 @@ def test_noise_that_is_left_in_a_table_is_told() -> None:
 
 def test_what_nobody_measured_is_priced_by_what_it_is_made_of() -> None:
     times = {"forward": [8.0], "backward": [2.0], "optimizer": [1.0], "data": [0.5]}
-    table = tables_of({"auto": Reading(times, Work(Schedule(1.0), 16), 16, "same", 16)})["auto"]
+    table = tables_of({"auto": Reading(times, ArmWork(Schedule(1.0), 16), 16, "same", 16)})["auto"]
     assert table["looking"] == 8.0 / 16, "a sample's part of a forward"
     assert table["trials"] == 8.0 + 2.0 + 1.0 + 16 * 0.5, "an update with its samples read"
 
 
 def test_an_arm_that_diverged_is_not_doubted() -> None:
     times = {name: [1.0, 1.0] for name in ("forward", "backward", "optimizer", "data")}
-    work = Work(Schedule(1.0), 32)
+    work = ArmWork(Schedule(1.0), 32)
     readings = {
         "baseline": Reading(times, work, 32, "same", 32),
         "gone": Reading({**times, "scoring": [1.0, 50.0]}, work, 32, "same", 32, diverged=True),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sifting.compare.tables import Entry, GridTable
+from sifting.compare.tables import GridField, GridTable
 from sifting.training.run_folder import Run
 
 
@@ -28,8 +28,8 @@ def made(*accuracies: float | None) -> list[Run]:
     ]
 
 
-def entry(*accuracies: float | None, planned: int = 3) -> Entry:
-    return Entry.of(made(*accuracies), chance=0.1, tests=900, planned=planned)
+def entry(*accuracies: float | None, planned: int = 3) -> GridField:
+    return GridField.of(made(*accuracies), chance=0.1, tests=900, planned=planned)
 
 
 @pytest.mark.parametrize(

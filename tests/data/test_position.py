@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sifting.data.position import Draw, IndexPosition, Position, divide, optional
+from sifting.data.position import DrawnStep, IndexPosition, Position, divide, optional
 from sifting.data.stream import StreamPosition
 from sifting.plain import Plain
 from sifting.rng import RandomState
@@ -19,7 +19,7 @@ GENERATORS = {"sampler": torch.Generator().get_state()}
 BATCHES = Position(
     NOW, GENERATORS, warm=True, batches=3, pieces=1, samples=36, counted=True, fetch=NOW, before=NOW
 )
-DRAWN = Draw([3, 1], 2, 4, sifts=True, choice={"any": "thing"}, state=NOW)
+DRAWN = DrawnStep([3, 1], 2, 4, sifts=True, choice={"any": "thing"}, state=NOW)
 INDICES = IndexPosition(
     NOW,
     GENERATORS,
@@ -78,7 +78,7 @@ def test_a_damaged_place_is_refused_by_its_name(spoil: dict[str, Any], message: 
 
 def test_a_step_drawn_ahead_has_no_fewer_candidates_than_it_trains() -> None:
     with pytest.raises(ValueError, match="'candidates' of a step drawn ahead"):
-        Draw.from_plain({**DRAWN.to_plain(), "candidates": 1})
+        DrawnStep.from_plain({**DRAWN.to_plain(), "candidates": 1})
 
 
 def test_samples_are_divided_among_another_number_of_ranks() -> None:

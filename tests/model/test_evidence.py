@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting import Sifter
-from sifting.model.evidence import MOST_CHECKS, Evidence, telling
+from sifting.model.evidence import MOST_CHECKS, CheckedClasses, telling
 from tests.helpers.plans import plan_of
 
 
@@ -68,7 +68,7 @@ def test_a_class_is_known_once_samples_differed_in_it() -> None:
 def test_what_has_no_class_in_common_with_what_is_known_is_not_added() -> None:
     x = torch.randn(4, 3)
     plan = plan_of(nn.Linear(3, 6), (x, torch.tensor([0, 1, 2, 3])))
-    evidence = Evidence()
+    evidence = CheckedClasses()
     assert not evidence.suffices(plan, (x, torch.tensor([0, 1, 0, 1])))
     evidence.add(plan, (x, torch.tensor([0, 1, 0, 1])))
     assert evidence.suffices(plan, (x, torch.tensor([1, 0, 0, 1])))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sifting.training.checkpointing import Parts, Progress, not_finite
+from sifting.training.checkpointing import Parts, RunProgress, not_finite
 from sifting.training.engine import Engine
 from sifting.training.run_folder import RunError
 from sifting.training.run_writer import RunFolder
@@ -35,7 +35,7 @@ def state(tmp_path: Path) -> dict[str, Any]:
     engine = engine_at(tmp_path / "first", 4)
     losses = [torch.tensor(1.0), torch.tensor(3.0)]
     return parts_of(engine).state(
-        Progress(engine.update, engine.seconds, {"accuracy": 0.5}, losses)
+        RunProgress(engine.update, engine.seconds, {"accuracy": 0.5}, losses)
     )
 
 

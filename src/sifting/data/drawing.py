@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from sifting.data.begun import take_begun
-from sifting.data.position import Draw, IndexPosition
+from sifting.data.position import DrawnStep, IndexPosition
 from sifting.data.stream import IndexStream, chain_of, generators_of, restore_generators
 from sifting.rng import RandomState
 
 # Plans a step: its number in the epoch, its size -> how many candidates, or the step's own size.
-Plan = Callable[[int, int], int]
+CandidatePlan = Callable[[int, int], int]
 # Makes a choice by index: the step's number, the candidates, its size -> what to read.
-Choose = Callable[[int, list[Any], int], Draw]
+Choose = Callable[[int, list[Any], int], DrawnStep]
 
 
 class IndexSampler:
@@ -81,7 +81,7 @@ def twin_of(loader: Any, sampler: IndexSampler) -> Any:
     return twin
 
 
-def count_steps(samples: int, size: int, plan: Plan) -> int:
+def count_steps(samples: int, size: int, plan: CandidatePlan) -> int:
     """Steps that a number of candidates makes.
 
     >>> count_steps(10, 2, lambda step, size: 2 * size)
@@ -121,7 +121,7 @@ class IndexSource:
         self.sampler: IndexSampler = known[0]
         self.twin: Any = known[1]
         self._stream: IndexStream | None = None
-        self._queue: deque[Draw] = deque()
+        self._queue: deque[DrawnStep] = deque()
         # the generators to go on from, after what was read again
         self._here: tuple[RandomState, Mapping[str, Tensor]] | None = None
         # the generators before the twin drew a seed for workers, which it need not have
@@ -136,7 +136,7 @@ class IndexSource:
         """Choices that are to be made, or were made, among what is drawn and not handed out."""
         return sum(draw.sifts for draw in self._queue)
 
-    def steps_of_a_pass(self, plan: Plan) -> int:
+    def steps_of_a_pass(self, plan: CandidatePlan) -> int:
         """Training steps of one pass over the candidates."""
         inner = self.sampler.inner
         size, samples = getattr(inner, "batch_size", None), getattr(inner, "sampler", None)
@@ -153,8 +153,8 @@ class IndexSource:
         return bool(base.persistent_workers and base._iterator is not None)
 
     def start(
-        self, resumed: IndexPosition | None, *, seed: int, plan: Plan, choose: Choose
-    ) -> Iterator[tuple[Any, Draw, IndexPosition]]:
+        self, resumed: IndexPosition | None, *, seed: int, plan: CandidatePlan, choose: Choose
+    ) -> Iterator[tuple[Any, DrawnStep, IndexPosition]]:
         """Iterate: each step's candidates, how they were drawn, and the place after them.
 
         Args:
@@ -222,7 +222,7 @@ class IndexSource:
         stream: IndexStream,
         place: IndexPosition,
         here: RandomState | None,
-        plan: Plan,
+        plan: CandidatePlan,
         choose: Choose,
     ) -> Iterator[list[Any]]:
         """What the twin reads, batch by batch; it asks ahead where it has workers."""
@@ -268,7 +268,7 @@ class IndexSource:
 
     def _read(
         self, source: Iterator[Any], place: IndexPosition
-    ) -> Iterator[tuple[Any, Draw, IndexPosition]]:
+    ) -> Iterator[tuple[Any, DrawnStep, IndexPosition]]:
         steps, generators = place.steps, generators_of(self.loader)
         for batch in source:
             self._settle()

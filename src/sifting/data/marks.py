@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sifting.plain import Plain
 
 
-class Mark(NamedTuple):
+class LoaderMark(NamedTuple):
     """Where a loader is, in its own words."""
 
     loader: Any
@@ -16,10 +16,10 @@ class Mark(NamedTuple):
     total: int
 
 
-def mark_of(plain: Any) -> Mark:
+def mark_of(plain: Any) -> LoaderMark:
     """A mark from what a state holds of it."""
-    found = Plain(dict(zip(Mark._fields, plain, strict=True)), "the loader's own place")
-    return Mark(found.get("loader"), *(found.whole(name) for name in Mark._fields[1:]))
+    found = Plain(dict(zip(LoaderMark._fields, plain, strict=True)), "the loader's own place")
+    return LoaderMark(found.get("loader"), *(found.whole(name) for name in LoaderMark._fields[1:]))
 
 
 def keeps_its_place(loader: Any) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sifting.data.drawing import count_steps
 from sifting.data.joining import Pad, join
-from sifting.data.marks import Mark, keeps_its_place, mark_of
+from sifting.data.marks import LoaderMark, keeps_its_place, mark_of
 from sifting.data.position import generator_states
 from sifting.data.samples import Samples
 from sifting.data.stream import generators_of, restore_generators
@@ -26,7 +26,7 @@ class _Held(NamedTuple):
 
     batch: Any
     state: RandomState
-    mark: Mark | None
+    mark: LoaderMark | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class PoolPosition:
     begun: tuple[RandomState, ...] = ()
     sizes: tuple[int, ...] = ()
     over: bool = False
-    mark: Mark | None = None
+    mark: LoaderMark | None = None
     later: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
@@ -192,7 +192,7 @@ class _Pool:
         self.sizes: deque[int] = deque()
         self.number = place.steps
         self._marks = keeps_its_place(source.loader)
-        self._mark: Mark | None = None  # before the batch taken last
+        self._mark: LoaderMark | None = None  # before the batch taken last
         self._iterator = iter(source.loader)
 
     def replay(self, place: PoolPosition) -> None:
@@ -238,7 +238,7 @@ class _Pool:
             self.sizes.append(size)
         return True
 
-    def _here(self) -> Mark | None:
+    def _here(self) -> LoaderMark | None:
         """Where the loader is; at the beginning of a pass, a batch before the end of the last.
 
         There a data set may not know yet that it begins again: many take note of it only when the
@@ -248,7 +248,7 @@ class _Pool:
             return self._mark
         loader: Any = self.source.loader
         # a copy: a data set may go on writing to what it gave
-        return Mark(copy.deepcopy(loader.state_dict()), self.passes, self.taken, self.total)
+        return LoaderMark(copy.deepcopy(loader.state_dict()), self.passes, self.taken, self.total)
 
     def begin_again(self, begun: Sequence[RandomState] = ()) -> bool:
         """Begin another pass; False where an epoch has but one, or the last one was empty.

@@ -88,7 +88,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Draw:
+class DrawnStep:
     """One step's candidates, before they are read.
 
     Attributes:
@@ -113,7 +113,7 @@ class Draw:
         return {**plain, "indices": plain_indices(self.indices), "state": state}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Draw:
+    def from_plain(cls, plain: Mapping[str, Any]) -> DrawnStep:
         found = Plain(plain, "a step drawn ahead")
         size = found.whole("size", least=1)
         state = found.get("state")
@@ -153,7 +153,7 @@ class IndexPosition:
     seed: int = 0
     steps: int = 0
     stream: StreamPosition = field(default_factory=StreamPosition)
-    ahead: tuple[Draw, ...] = ()
+    ahead: tuple[DrawnStep, ...] = ()
     later: Mapping[str, Tensor] = field(default_factory=dict)
     iteration: int | None = None
     replicas: int | None = None
@@ -184,7 +184,7 @@ class IndexPosition:
             seed=found.whole("seed", most=2**64),
             steps=found.whole("steps"),
             stream=found.made("stream", StreamPosition.from_plain),
-            ahead=tuple(map(Draw.from_plain, found.items("ahead"))),
+            ahead=tuple(map(DrawnStep.from_plain, found.items("ahead"))),
             later=generator_states(found, "later"),
             iteration=optional(found, "iteration"),
             replicas=optional(found, "replicas", least=1),

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Ahead:
+class DrawnAhead:
     """The candidates that were drawn before the step before them was trained.
 
     Attributes:
@@ -72,7 +72,7 @@ class Beside:
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
-        self.ahead: Ahead | None = None  # what is drawn, and perhaps scored, for the next step
+        self.ahead: DrawnAhead | None = None  # what is drawn, and perhaps scored, for the next step
         self._replica: Replica | None = None
         self._proven: set[tuple[Any, ...]] = set()  # kinds of batches that the copy scores alike
         self._executor: ThreadPoolExecutor | None = None
@@ -83,7 +83,7 @@ class Beside:
 
     def drawn(self, batch: Any, streams: RandomState) -> None:
         """Take note of candidates that were drawn ahead."""
-        self.ahead = Ahead(batch, streams)
+        self.ahead = DrawnAhead(batch, streams)
 
     def begin(self) -> None:
         """Begin to score what was drawn ahead, once the copy is known to score such batches alike."""
@@ -265,14 +265,14 @@ class Beside:
         }
 
     @staticmethod
-    def checked(state: Any) -> Ahead | None:
+    def checked(state: Any) -> DrawnAhead | None:
         """What a state says; the candidates are drawn again."""
         if state is None:
             return None
         found = Plain(state, "what was scored ahead")
         scores = None if found.get("scores") is None else found.tensor("scores", dims=1)
         lessons = found.inside("lessons").content
-        return Ahead(None, found.made("streams", RandomState.from_plain), scores, lessons)
+        return DrawnAhead(None, found.made("streams", RandomState.from_plain), scores, lessons)
 
     def _twins(self, plan: Plan) -> tuple[Exit, Plan]:
         assert self._replica is not None
@@ -280,7 +280,7 @@ class Beside:
 
     def _score(
         self,
-        ahead: Ahead,
+        ahead: DrawnAhead,
         exit: Exit,
         plan: Plan,
         economy: Economy,

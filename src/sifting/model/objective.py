@@ -19,7 +19,6 @@ from sifting.model.matching import match_parts, reproducing, tolerances, usual
 from sifting.model.parts import (
     CHUNK,
     IGNORE,
-    Kind,
     Part,
     Rows,
     Score,
@@ -35,7 +34,6 @@ from sifting.model.time_first import refuse_time_first
 __all__ = [
     "CHUNK",
     "GIVEN",
-    "Kind",
     "Objective",
     "Part",
     "PerSampleLoss",

@@ -21,7 +21,7 @@ from sifting.selection.tokens import MEAN, MeanOfTokens, Tokens, weighed
 CHUNK = 2**23  # logits held at a time: 32 MiB in single precision
 IGNORE = -100  # the label that means none, in torch
 
-Kind = Literal["classes", "classes_first", "soft", "binary", "squares"]
+PartKind = Literal["classes", "classes_first", "soft", "binary", "squares"]
 Score = str | Callable[[Any, Any], Tensor]
 
 _WORDS = {
@@ -50,7 +50,7 @@ class Part:
 
     logits: str
     labels: str | None
-    kind: Kind
+    kind: PartKind
     shift: int = 0
     weight: float = 1.0
     ignore: int = IGNORE

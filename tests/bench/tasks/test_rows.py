@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from sifting.bench.tasks.rows import Rows, loader, shuffled
+from sifting.bench.tasks.rows import TaskRows, loader, shuffled
 
-ROWS = Rows(torch.arange(10.0), torch.arange(10), ready=lambda x, y: (2 * x, y))
+ROWS = TaskRows(torch.arange(10.0), torch.arange(10), ready=lambda x, y: (2 * x, y))
 
 
 def test_a_loader_reads_a_batch_at_once_in_the_order_of_its_seed() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sifting.bench.tasks.rows import Rows
+from sifting.bench.tasks.rows import TaskRows
 from sifting.bench.tasks.tagging import (
     TAGGING,
     TAGS,
@@ -62,7 +62,7 @@ class Always(nn.Module):
 
 
 def test_f1_is_of_the_tags_that_say_something() -> None:
-    rows = Rows(torch.zeros(1, 4).long(), torch.tensor([[0, 3, 3, 1]]))
+    rows = TaskRows(torch.zeros(1, 4).long(), torch.tensor([[0, 3, 3, 1]]))
     found = measure(Always(3), rows)
     assert found["f1"] == pytest.approx(2 * 2 / (4 + 3))
     assert found["word_accuracy"] == 0.5

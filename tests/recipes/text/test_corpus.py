@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sifting.recipes.text.corpus import Cursor, content_hash, held_out, read_corpus
+from sifting.recipes.text.corpus import CorpusPlace, content_hash, held_out, read_corpus
 from sifting.training.recipe import DataError
 from tests.helpers.text import json_lines, parquet, texts
 
@@ -34,7 +34,7 @@ def test_reading_goes_on_from_any_place_and_stops_at_the_limit(tmp_path: Path) -
     short = read_corpus(str(tmp_path), megabytes=0.00025)
     assert list(short.documents()) == whole[:3]
     assert list(short.documents(whole[1][1])) == whole[2:3]
-    assert whole[-1][1] == Cursor(1, 4, 800)
+    assert whole[-1][1] == CorpusPlace(1, 4, 800)
 
 
 def test_a_part_that_is_done_is_not_opened_again(tmp_path: Path) -> None:
