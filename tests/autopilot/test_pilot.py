@@ -27,8 +27,6 @@ from tests.helpers.piloted import (
     train,
 )
 
-BATCH, STEPS = 16, 240
-
 
 def test_what_never_selects_is_the_plain_loop_bit_for_bit() -> None:
     """With looks, rehearsals and decisions; augmentation, dropout and shuffling from global streams."""

@@ -13,6 +13,8 @@ from torch.utils.data import Dataset
 from sifting import Sifter
 from sifting.autopilot.looks import LookPlan
 
+BATCH, STEPS = 16, 240
+
 
 def draw(size: int, seed: int) -> tuple[Tensor, Tensor]:
     """Samples of which half are told apart by one feature, and half only by a product of two."""
