@@ -37,7 +37,7 @@ from sifting.measure.meter import Meter
 from sifting.measure.stats import Stats
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call, Forward, GetLabels, Ids
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.sampling import RowCount
 from sifting.model.viewing import ViewSize
 from sifting.observer import Observer

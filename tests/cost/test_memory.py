@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sifting.cost.memory import CHUNK, scoring_bytes, update_bytes
-from sifting.model import objective
+from sifting.model import parts
 from tests.helpers.shapes import BERT, bert, bert_batch
 
 
@@ -35,7 +35,7 @@ def test_update_bytes_count_what_autograd_keeps_of_a_block(dropout):
 
 
 def test_chunk_is_the_one_in_use():
-    assert CHUNK == objective.CHUNK
+    assert CHUNK == parts.CHUNK
 
 
 def test_scoring_bytes_do_not_grow_with_the_vocabulary_beyond_two_chunks():

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler
 
-from sifting.data.stream import IndexStream, StreamPosition, generators_of
+from sifting.data.generators import generators_of
+from sifting.data.stream import IndexStream, StreamPosition
 from sifting.rng import RandomState
 
 

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from sifting.model.call import Call
 from sifting.model.plan import Plan
+from sifting.model.resolving import find_plan
 from sifting.model.sample_losses import PerSampleLoss
 
 
 def plan_of(model: nn.Module, batch: Any, loss_fn: Any = None, **options: Any) -> Plan:
     loss = None if loss_fn is None else PerSampleLoss(loss_fn)
     with torch.no_grad():
-        return Plan.resolve(Call(), model.eval(), batch, loss, **options)
+        return find_plan(Call(), model.eval(), batch, loss, **options)
 
 
 class Language(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sifting.data.stream import generators_of
+from sifting.data.generators import generators_of
 
 
 @dataclass(frozen=True)

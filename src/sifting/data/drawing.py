@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from sifting.data.begun import take_begun
+from sifting.data.generators import chain_of, generators_of, restore_generators
 from sifting.data.position import DrawnStep, IndexPosition
-from sifting.data.stream import IndexStream, chain_of, generators_of, restore_generators
+from sifting.data.stream import IndexStream
 from sifting.rng import RandomState
 
 # Plans a step: its number in the epoch, its size -> how many candidates, or the step's own size.

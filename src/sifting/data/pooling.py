@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from sifting.data.drawing import count_steps
+from sifting.data.generators import generators_of, restore_generators
 from sifting.data.joining import Pad, join
 from sifting.data.marks import LoaderMark, keeps_its_place, mark_of
 from sifting.data.position import generator_states
 from sifting.data.samples import Samples
-from sifting.data.stream import generators_of, restore_generators
 from sifting.plain import Plain
 from sifting.rng import RandomState
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
+from sifting.data.generators import generators_of, restore_generators
 from sifting.data.position import Position
 from sifting.data.samples import Samples
-from sifting.data.stream import generators_of, restore_generators
 from sifting.rng import RandomState
 from sifting.selection.schedule import Schedule
 

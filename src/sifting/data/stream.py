@@ -8,19 +8,13 @@ is the plain loader's again.
 
 from __future__ import annotations
 
-import random
-import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from sifting.data.generators import OwnGenerators
 from sifting.plain import Plain
-from sifting.rng import RandomState
 
 FAR = 1_000_003  # between the epochs that a sampler is told in one pass and in the next
 
@@ -74,6 +68,7 @@ def _run_of_sizes(plain: Any) -> tuple[int, int]:
 def plain_index(index: Any) -> Any:
     """An index as Python has it, where a sampler draws it with NumPy or torch.
 
+    >>> import torch
     >>> plain_index(torch.tensor(3)), plain_index((3, "left"))
     (3, (3, 'left'))
     """
@@ -84,6 +79,7 @@ def plain_index(index: Any) -> Any:
 def plain_indices(indices: Iterable[Any]) -> list[Any]:
     """Indices as Python has them; those that it has already are not looked at one by one.
 
+    >>> import torch
     >>> plain_indices([torch.tensor(3), 4])
     [3, 4]
     """
@@ -142,7 +138,7 @@ class IndexStream:
         self._sizes = _Sizes()
         self._extra = self._taken = self._passed = 0
         self._over = False
-        self._aside = _Aside(sampler)
+        self._aside = OwnGenerators(sampler)
         self._pass = iter(sampler) if first is None else first
         self.size = 0  # what the step drawn last trains
         self._batch_size = 0  # the largest of the first pass so far: what a step trains
@@ -246,102 +242,3 @@ class IndexStream:
             return next(self._pass, None)
         with self._aside.used():
             return next(self._pass, None)
-
-
-class _Aside:
-    """Generators of its own in place of those that a sampler draws from, while it draws."""
-
-    def __init__(self, sampler: Any) -> None:
-        # an order is made from the number of the epoch that the stream began in: some samplers
-        # count on by themselves once a pass is over
-        self._told = [
-            (node, node.epoch)
-            for node in chain_of(sampler)
-            if isinstance(getattr(node, "epoch", None), int) and hasattr(node, "set_epoch")
-        ]
-        self._generators = generators_of(sampler)
-        self._own: tuple[RandomState, dict[str, Tensor]] | None = None
-        self._ahead = 0
-
-    def begin(self, seed: int, ahead: int) -> None:
-        """Start a pass from a seed."""
-        with self._put_back():
-            torch.manual_seed(seed)
-            random.seed(seed)
-            if "numpy" in sys.modules:
-                sys.modules["numpy"].random.seed(seed % 2**32)
-            for generator in self._generators.values():
-                generator.manual_seed(seed)
-            self._keep()
-        self._ahead = ahead
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """While open, the sampler draws from its own; afterwards all are as they were."""
-        assert self._own is not None
-        with self._put_back(), self._other_epoch():
-            state, generators = self._own
-            state.restore()
-            for name, generator in self._generators.items():
-                generator.set_state(generators[name])
-            yield
-            self._keep()
-
-    def _keep(self) -> None:
-        states = {name: generator.get_state() for name, generator in self._generators.items()}
-        self._own = RandomState.now(), states
-
-    @contextmanager
-    def _put_back(self) -> Iterator[None]:
-        state = RandomState.now()
-        states = {name: generator.get_state() for name, generator in self._generators.items()}
-        try:
-            yield
-        finally:
-            state.restore()
-            for name, generator in self._generators.items():
-                generator.set_state(states[name])
-
-    @contextmanager
-    def _other_epoch(self) -> Iterator[None]:
-        """Samplers that make their order from the epoch's number make another one."""
-        now = [node.epoch for node, _ in self._told]
-        for node, epoch in self._told:
-            node.set_epoch(epoch + self._ahead)
-        try:
-            yield
-        finally:
-            for (node, _), epoch in zip(self._told, now, strict=True):
-                node.set_epoch(epoch)
-
-
-def chain_of(sampler: Any) -> Iterator[Any]:
-    """A loader or sampler, and the samplers inside it."""
-    open_nodes, seen = [(sampler, 0)], set()
-    while open_nodes:
-        node, depth = open_nodes.pop(0)
-        if id(node) in seen or depth > 4:
-            continue
-        seen.add(id(node))
-        yield node
-        for name in ("batch_sampler", "sampler"):
-            child = getattr(node, name, None)
-            if child is not None:
-                open_nodes.append((child, depth + 1))
-
-
-def generators_of(loader: Any) -> dict[str, torch.Generator]:
-    """The generators that a loader, its samplers and theirs draw from, by where they are."""
-    found: dict[str, torch.Generator] = {}
-    for place, node in enumerate(chain_of(loader)):
-        generator = getattr(node, "generator", None)
-        if isinstance(generator, torch.Generator) and generator not in found.values():
-            found[f"{place}.{type(node).__name__}"] = generator
-    return found
-
-
-def restore_generators(loader: Any, states: Mapping[str, Tensor]) -> None:
-    """Put the generators of a loader back to states that were taken of them."""
-    for name, generator in generators_of(loader).items():
-        if name in states:
-            generator.set_state(states[name].cpu())

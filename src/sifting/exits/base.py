@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sifting.measure.costs import Costs
 from sifting.model.call import Call
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.places import work_share
 from sifting.model.plan import Plan
 from sifting.model.stack import Stack

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sifting.exits.tuned import WIDEST, TunedExit
 from sifting.model.call import mask_of
 from sifting.model.features import model_input, pooled_input
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 from sifting.model.values import tensors_in

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sifting.exits.predictors import Predictor
 from sifting.model.features import by_position
-from sifting.model.objective import Part, Rows, Score, part_losses, rows_of
+from sifting.model.parts import Part, Rows, Score, part_losses, rows_of
 from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 

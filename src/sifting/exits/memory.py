@@ -17,7 +17,7 @@ from sifting.exits.base import Exit, Setting, TrainedBatch, ids_in
 from sifting.exits.loss_table import MOST, LossTable
 from sifting.exits.table_state import check_table
 from sifting.measure.audit import warn_user
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.parallel.ranks import Ranks
 

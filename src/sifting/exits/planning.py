@@ -19,8 +19,11 @@ from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.evidence import MOST_CHECKS, CheckedClasses
 from sifting.model.no_trace import first_parameter
-from sifting.model.objective import PerSampleLoss, Score
-from sifting.model.plan import Plan, probe_rows, signature
+from sifting.model.parts import Score
+from sifting.model.plan import Plan
+from sifting.model.probing import probe_rows, signature
+from sifting.model.resolving import find_plan
+from sifting.model.sample_losses import PerSampleLoss
 from sifting.model.score_functions import check_labelled
 from sifting.parallel.detect import first_rank
 from sifting.parallel.ranks import Ranks
@@ -96,7 +99,7 @@ class Planner:
                     f"look at {', '.join(self.call.labels_of(batch))}, or pass labels="
                 )
             return None
-        plan = Plan.resolve(
+        plan = find_plan(
             self.call,
             self.model,
             probe,

@@ -36,9 +36,10 @@ from sifting.model.call import mask_of
 from sifting.model.features import channels_of, pool, stopped_at, stopped_in
 from sifting.model.find import exit_in_stack, find_stack, get_module
 from sifting.model.narrow import Narrow, find_narrow, narrowed
-from sifting.model.objective import Part, Rows, Score, rows_of
+from sifting.model.parts import Part, Rows, Score, rows_of
 from sifting.model.places import Place, find_place, structural_place
-from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
+from sifting.model.plan import Consume, Plan
+from sifting.model.score_functions import custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
 from sifting.parallel.detect import sharded
 from sifting.parallel.ranks import Ranks

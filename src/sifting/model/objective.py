@@ -17,36 +17,13 @@ from torch import Tensor, nn
 from sifting.model.call import Call, logits_of, loss_of
 from sifting.model.matching import match_parts, reproducing, tolerances, usual
 from sifting.model.parts import (
-    CHUNK,
     IGNORE,
     Part,
-    Rows,
-    Score,
     check_labels,
-    part_losses,
     reduced_loss,
-    rows_of,
-    score_rows,
 )
 from sifting.model.sample_losses import PerSampleLoss
 from sifting.model.time_first import refuse_time_first
-
-__all__ = [
-    "CHUNK",
-    "GIVEN",
-    "Objective",
-    "Part",
-    "PerSampleLoss",
-    "Rows",
-    "Score",
-    "check_labels",
-    "match_parts",
-    "part_losses",
-    "resolve",
-    "rows_of",
-    "score_rows",
-]
-
 
 GIVEN = "as given by you"  # how an objective is known that the user states
 

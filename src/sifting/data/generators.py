@@ -1,0 +1,132 @@
+"""The random generators that a loader and its samplers draw from: found, put back, or set aside."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sifting.rng import RandomState
+
+
+def chain_of(sampler: Any) -> Iterator[Any]:
+    """A loader or sampler, and the samplers inside it."""
+    open_nodes, seen = [(sampler, 0)], set()
+    while open_nodes:
+        node, depth = open_nodes.pop(0)
+        if id(node) in seen or depth > 4:
+            continue
+        seen.add(id(node))
+        yield node
+        for name in ("batch_sampler", "sampler"):
+            child = getattr(node, name, None)
+            if child is not None:
+                open_nodes.append((child, depth + 1))
+
+
+def generators_of(loader: Any) -> dict[str, torch.Generator]:
+    """The generators that a loader, its samplers and theirs draw from, by where they are."""
+    found: dict[str, torch.Generator] = {}
+    for place, node in enumerate(chain_of(loader)):
+        generator = getattr(node, "generator", None)
+        if isinstance(generator, torch.Generator) and generator not in found.values():
+            found[f"{place}.{type(node).__name__}"] = generator
+    return found
+
+
+def restore_generators(loader: Any, states: Mapping[str, Tensor]) -> None:
+    """Put the generators of a loader back to states that were taken of them."""
+    for name, generator in generators_of(loader).items():
+        if name in states:
+            generator.set_state(states[name].cpu())
+
+
+class OwnGenerators:
+    """Generators of its own in place of those that a sampler draws from, while it draws.
+
+    >>> from torch.utils.data import BatchSampler, RandomSampler
+    >>> sampler = BatchSampler(RandomSampler(range(4)), 4, drop_last=False)
+    >>> own = OwnGenerators(sampler)
+    >>> before = torch.get_rng_state()
+    >>> own.begin(seed=0, ahead=1)
+    >>> with own.used():
+    ...     order = list(sampler)
+    >>> bool((torch.get_rng_state() == before).all()), len(order[0])
+    (True, 4)
+
+    Args:
+        sampler: whose samplers' generators, and the global streams, are as they were afterwards.
+    """
+
+    def __init__(self, sampler: Any) -> None:
+        # an order is made from the number of the epoch that the stream began in: some samplers
+        # count on by themselves once a pass is over
+        self._told = [
+            (node, node.epoch)
+            for node in chain_of(sampler)
+            if isinstance(getattr(node, "epoch", None), int) and hasattr(node, "set_epoch")
+        ]
+        self._generators = generators_of(sampler)
+        self._own: tuple[RandomState, dict[str, Tensor]] | None = None
+        self._ahead = 0
+
+    def begin(self, seed: int, ahead: int) -> None:
+        """Start a pass from a seed.
+
+        Args:
+            seed: of all its generators.
+            ahead: how far the epoch that samplers are told is ahead of the one they were in.
+        """
+        with self._put_back():
+            torch.manual_seed(seed)
+            random.seed(seed)
+            if "numpy" in sys.modules:
+                sys.modules["numpy"].random.seed(seed % 2**32)
+            for generator in self._generators.values():
+                generator.manual_seed(seed)
+            self._keep()
+        self._ahead = ahead
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """While open, the sampler draws from its own; afterwards all are as they were."""
+        assert self._own is not None
+        with self._put_back(), self._other_epoch():
+            state, generators = self._own
+            state.restore()
+            for name, generator in self._generators.items():
+                generator.set_state(generators[name])
+            yield
+            self._keep()
+
+    def _keep(self) -> None:
+        states = {name: generator.get_state() for name, generator in self._generators.items()}
+        self._own = RandomState.now(), states
+
+    @contextmanager
+    def _put_back(self) -> Iterator[None]:
+        state = RandomState.now()
+        states = {name: generator.get_state() for name, generator in self._generators.items()}
+        try:
+            yield
+        finally:
+            state.restore()
+            for name, generator in self._generators.items():
+                generator.set_state(states[name])
+
+    @contextmanager
+    def _other_epoch(self) -> Iterator[None]:
+        """Samplers that make their order from the epoch's number make another one."""
+        now = [node.epoch for node, _ in self._told]
+        for node, epoch in self._told:
+            node.set_epoch(epoch + self._ahead)
+        try:
+            yield
+        finally:
+            for (node, _), epoch in zip(self._told, now, strict=True):
+                node.set_epoch(epoch)
