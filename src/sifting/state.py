@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from sifting.compose import say_changes
 from sifting.cursor import Cursor
-from sifting.exits.beside import Beside
+from sifting.exits.drawn_ahead import DrawnAhead
 from sifting.exits.scoring import DTYPES
 from sifting.measure.meter import Meter
 from sifting.plain import Plain, damaged, generator_state
@@ -56,7 +56,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     place = Cursor.checked(found.get("cursor"), steps=meter.counts["steps"])
     settings = found.inside("settings").content
     under_way = found.whole("under_way")
-    ahead = Beside.checked(state.get("ahead"))
+    ahead = DrawnAhead.from_plain(state.get("ahead"))
     pilot = None if sifter.pilot is None else found.inside("pilot")
     learned = found.get("reference") if sifter.reference is not None else None
     reference = {} if learned is None else found.inside("reference").content

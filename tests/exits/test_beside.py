@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from sifting import AdditiveExit, MemoryExit, Sifter
-from sifting.exits.beside import Beside
 from sifting.rng import RandomState
 from tests.helpers.loaders import KINDS, Counted, make_loader, seed_everything, streams
 from tests.helpers.models import Net
@@ -460,11 +459,6 @@ def test_compiled_models() -> None:
     found = train(sifter, make_loader_of("samples"))
     assert found == reference(EXITS["block"], "samples")
     assert len(used) == STEPS - 2
-
-
-def test_a_state_without_a_thread_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="what was scored ahead has no 'streams'"):
-        Beside.checked({"scores": None, "lessons": {}})
 
 
 def test_a_loop_left_open_ends_with_the_interpreter_and_says_nothing() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from sifting.exits import lessons
 from sifting.exits.lessons import (
@@ -15,8 +15,10 @@ from sifting.exits.lessons import (
     check_learnable,
     check_positions,
     classes_of,
+    labels_of_output,
     objective_of,
     score_rows,
+    study_losses,
 )
 from sifting.exits.predictors import Linear, Translator
 from sifting.model.parts import Part, rows_of
@@ -95,3 +97,32 @@ def test_at_positions_it_learns_from_some_evenly_spaced_ones() -> None:
     with torch.no_grad():
         score_rows(plan, part, rows, "loss", translator, study=0)
     assert len(translator.lessons) == 1
+
+
+def test_exact_losses_of_some_samples_teach_how_high_each_is() -> None:
+    asked: list[int] = []
+
+    def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        asked.append(len(batch[0]))
+        return batch[0][:, 0]
+
+    features = torch.randn(64, 5)
+    batch = (features.clone(), torch.zeros(64).long())
+    plan = plan_of(nn.Linear(5, 4), batch, losses=losses)
+    head = Linear(features, (1,))
+    head.ready(torch.device("cpu"), 0.05)
+    asked.clear()
+    for _ in range(60):
+        with torch.no_grad():
+            study_losses(plan, nn.Linear(5, 4), batch, head, features)
+        head.step()
+    assert set(asked) == {64 // lessons.EXACT_EVERY}, "a few of them"
+    found = head(features).squeeze(1).detach()
+    assert torch.corrcoef(torch.stack([found, features[:, 0]]))[0, 1] > 0.6
+
+
+def test_labels_of_an_output_are_those_it_is_trained_on(plan: Plan) -> None:
+    assert labels_of_output(plan, "logits", (X, Y)) is Y
+    assert labels_of_output(plan, "another", (X, Y)) is None
+    own = replace(plan, loss_fn=PerSampleLoss(F.cross_entropy))
+    assert labels_of_output(own, "whatever", (X, Y)) is Y
