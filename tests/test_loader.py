@@ -28,6 +28,7 @@ from tests.helpers.loaders import (
     through_a_file,
     walk,
 )
+from tests.helpers.models import Net
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
@@ -356,7 +357,7 @@ def check_any(
 
 
 def test_a_sifter_called_on_a_loader_is_one_that_can_be_iterated_again() -> None:
-    sifter = make_sifter()
+    sifter = Sifter(Net(), exit=1, score="loss", keep=0.5)
     data = [(torch.randn(12, 8), torch.randint(0, 5, (12,))) for _ in range(3)]
     loader = sifter(data)
     assert isinstance(loader, SiftedLoader)

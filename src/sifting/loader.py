@@ -273,7 +273,7 @@ class SiftedLoader:
             by_id = sifter.exit.by_id or not sifter.rule.policy.scored
             if not by_id or sifter.budget is not None:  # what a sample costs is not known by its ID
                 return DrawnStep(ids, size, len(ids), sifts=True)
-            made = sifter.chooser.by_ids(plain_indices(ids), size)
+            made = sifter.chooser.of_ids.choose(plain_indices(ids), size)
             ordinal = meter.counts["selections"] + source.sifted_ahead + 1
             keep = sifter.schedule.keep_at(before + number)
             audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal)
@@ -304,7 +304,7 @@ class SiftedLoader:
                 choice, everything = choice_of(draw)
                 candidates = draw.candidates if everything else None
                 ids = draw.indices[:candidates]
-                made = sifter.chooser.read(choice, batch, candidates=candidates, ids=ids)
+                made = sifter.chooser.of_ids.read(choice, batch, candidates=candidates, ids=ids)
             else:
                 known_ids = None if apart else draw.indices
                 count = None if apart else draw.size

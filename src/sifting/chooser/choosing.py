@@ -1,11 +1,10 @@
-"""Choosing among candidates: score, check, choose, and audit the choice now and then.
+"""Choosing among a batch of candidates: score, check, choose, and have the choice audited now and then.
 
 Shapes: B candidates (of all ranks, where they choose together), K kept.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -15,7 +14,9 @@ from torch import Tensor
 
 from sifting.autopilot.pilot import Pilot
 from sifting.budget import Budget
-from sifting.data.lengths import token_counts
+from sifting.chooser.audits import ChoiceAudits
+from sifting.chooser.by_ids import IdChooser
+from sifting.chooser.finite import finite
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
@@ -24,13 +25,7 @@ from sifting.selection.budget import deal
 from sifting.selection.choice import Choice, Rule
 from sifting.selection.policies import Random
 from sifting.selection.schedule import Schedule
-from sifting.step import IdChoice, Selection, Step
-
-CPU = torch.device("cpu")  # where choices by IDs are made
-
-
-class NotFinite(ValueError):
-    """Scores that are not finite: broken samples, or a model that has diverged."""
+from sifting.step import Selection, Step
 
 
 class Chooser:
@@ -47,6 +42,10 @@ class Chooser:
         together: the ranks to choose with; None to choose alone.
         pilot: is told of audits, where what is kept is left to it.
         budget: what is kept, where that is no number of samples.
+
+    Attributes:
+        audits: judges choices by exact losses.
+        of_ids: chooses by IDs alone, where an exit needs no more.
     """
 
     def __init__(
@@ -66,8 +65,18 @@ class Chooser:
         self.scorer, self.rule, self.schedule = scorer, rule, schedule
         self.samples = scorer.call.samples
         self.meter, self.auditor, self.generator = meter, auditor, generator
-        self.nonfinite, self.together, self.pilot = nonfinite, together, pilot
+        self.nonfinite, self.together = nonfinite, together
         self.budget = budget
+        self.audits = ChoiceAudits(scorer, auditor, trim=rule.trim, together=together, pilot=pilot)
+        self.of_ids = IdChooser(
+            scorer,
+            self.audits,
+            rule=rule,
+            meter=meter,
+            generator=generator,
+            drop=nonfinite == "drop",
+            together=together,
+        )
 
     def __call__(
         self,
@@ -93,18 +102,14 @@ class Chooser:
             rule = self.rule if found is not None else replace(self.rule, policy=Random())
             # the one wait for the device: everything after it is a few numbers on the host
             scores_B = torch.zeros(size) if found is None else found.cpu()
-            self._tell_auditor()
             made, choice = self._choose(batch, scores_B, rule, step, count)
         self.meter.counts["selections"] += 1
         if self.auditor.due(self.schedule.keep_at(step)):
             with self.meter.time("auditing", device):
-                self._audit(batch, made.selection, choice, step, ids)
+                assert made.selection is not None
+                scores_B = made.selection.scores
+                self.audits.judge(batch, scores_B, choice.indices_K, step=step, ids=ids)
         return made
-
-    def _tell_auditor(self) -> None:
-        """What is selected by is only known for certain once something was scored."""
-        self.auditor.reducible = self.scorer.reference is not None
-        self.auditor.by_loss = self.scorer.score == "loss" and not self.auditor.reducible
 
     def _choose(
         self, batch: Any, scores_B: Tensor, rule: Rule, step: int, wanted: int | None
@@ -189,123 +194,6 @@ class Chooser:
         # nothing is told of random picks: whose turn it is depends on what fits
         return Step(len(indices_K), selection, 0, len(choice.indices_K)), choice
 
-    def _audit(
-        self,
-        batch: Any,
-        selection: Selection | None,
-        choice: Choice,
-        step: int,
-        ids: Sequence[Any] | None,
-    ) -> None:
-        assert selection is not None
-        early_too = self.auditor.wants_early
-        found: list[Any] | None = self.scorer.examine(batch, early=early_too, ids=ids)
-        if self.together is not None:
-            here = [tuple(v if v is None else v.cpu() for v in piece) for piece in found or ()]
-            parts: list[list[Any]] = self.together.gather(here)  # empty where nothing has a label
-            found = [piece for pieces in parts for piece in pieces] if all(parts) else None
-        if found is None:
-            return
-        wrong = [flags for _, flags, *_ in found if flags is not None]
-        early = [losses for _, _, losses, _ in found if losses is not None]
-        sums = [losses for *_, losses in found if losses is not None]
-        lengths_B = token_counts(batch) if sums and self.scorer.reference is None else None
-        if self.together is not None and sums:
-            everyones = self.together.gather(lengths_B)
-            known = all(one is not None for one in everyones)
-            lengths_B = torch.cat([one for one in everyones if one is not None]) if known else None
-        exact_B = torch.cat([losses for losses, *_ in found]).float()
-        scores_B = selection.scores.to(exact_B.device)
-        # what was trimmed has no part in the judgement: as a score that was dropped
-        trimmed = math.floor(self.rule.trim * len(scores_B) + 1e-9)
-        if trimmed:
-            highest = scores_B.argsort(descending=True, stable=True)[:trimmed]
-            scores_B = scores_B.index_fill(0, highest, -math.inf)
-        if self.pilot is not None:
-            self.pilot.audited(scores_B, exact_B)
-        self.auditor.judge(
-            step=step,
-            scores_B=scores_B,
-            exact_B=exact_B,
-            wrong_B=torch.cat(wrong) if wrong else None,
-            indices_K=choice.indices_K.to(exact_B.device),
-            early_B=torch.cat(early) if early else None,
-            sums_B=torch.cat(sums) if sums else None,
-            lengths_B=lengths_B,
-        )
-
-    def by_ids(self, ids: list[Any], size: int) -> IdChoice:
-        """Choose among samples by their IDs alone, before anything of them is read.
-
-        Args:
-            ids: of this rank's candidates.
-            size: how many this rank is to train.
-        """
-        with self.meter.time("scoring", CPU):
-            rule = self.rule
-            scores_B = (
-                self.scorer.exit.score_ids(ids) if rule.policy.scored else torch.zeros(len(ids))
-            )
-            sizes: tuple[int, ...] = (len(ids),)
-            everyones = ids
-            if self.together is not None:
-                parts = self.together.gather((ids, scores_B))
-                everyones = [one for theirs, _ in parts for one in theirs]
-                scores_B = torch.cat([theirs for _, theirs in parts])
-                sizes = tuple(len(theirs) for theirs, _ in parts)
-            scores_B = finite(scores_B, drop=self.nonfinite == "drop")
-            count = min(size * len(sizes), len(scores_B))
-            choice = rule(scores_B, count, self.generator)
-            indices_K, weights_K, explored_K = choice.indices_K, choice.weights_K, choice.explored_K
-            chosen_K, first = None, 0
-            if self.together is not None:
-                chosen_K, first = indices_K, sum(sizes[: self.together.rank])
-                mine = Share(self.together.rank, sizes, indices_K).mine
-                indices_K, weights_K, explored_K = (
-                    indices_K[mine],
-                    weights_K[mine],
-                    explored_K[mine],
-                )
-        kept = [everyones[i] for i in indices_K.tolist()]
-        made = (kept, indices_K, weights_K, scores_B, explored_K, choice.explored, count)
-        return IdChoice(*made, chosen_K, first)
-
-    def read(
-        self,
-        made: IdChoice,
-        batch: Any,
-        *,
-        candidates: int | None,
-        ids: Sequence[Any] | None = None,
-    ) -> Step:
-        """The step of a choice that was made by IDs, now that its samples are read.
-
-        Args:
-            made: the choice.
-            batch: the samples.
-            candidates: how many of this rank's candidates come first among them, where they were
-                all read for an audit; None where only what is trained was.
-            ids: of those candidates.
-        """
-        self.meter.counts["selections"] += 1
-        if candidates is not None:
-            chosen_K = made.indices if made.chosen is None else made.chosen
-            whole = Selection(made.indices, made.weights, made.scores, batch, made.explored)
-            choice = Choice(chosen_K, made.weights, made.explored, made.explored_count)
-            rows = made.rows(candidates)
-            size = max(candidates, max(rows, default=0) + 1)
-            own = batch
-            if size > candidates:
-                own = self.samples.take(batch, torch.arange(candidates), size=size)
-            self._tell_auditor()
-            with self.meter.time("auditing", self.scorer.device):
-                self._audit(own, whole, choice, self.meter.counts["steps"], ids)
-            batch = self.samples.take(batch, torch.tensor(rows), size=size)
-        if self.scorer.reference is not None:  # by IDs nothing was seen of them yet
-            self.scorer.reference.check(self.scorer.call, batch, made.ids)
-        selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
-        return Step(len(made.ids), selection, made.explored_count, made.kept, ids=made.ids)
-
     def check(self, batch: Any, *, divides: bool = True) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch.
 
@@ -327,24 +215,3 @@ class Chooser:
                 )
         if self.rule.policy.scored:
             self.scorer.check(batch)
-
-
-def finite(scores_B: Tensor, *, drop: bool) -> Tensor:
-    """The scores, those that are not finite ranked last where they are to be dropped.
-
-    >>> finite(torch.tensor([1.0, float("nan")]), drop=True)
-    tensor([1., -inf])
-    """
-    if math.isfinite(scores_B.sum().item()):  # of one that is not, the sum is not either
-        return scores_B
-    broken_B = ~scores_B.isfinite()
-    if not bool(broken_B.any()):
-        return scores_B  # they were only too large to be added
-    if drop:
-        return scores_B.masked_fill(broken_B, -math.inf)
-    rows = broken_B.nonzero().squeeze(1).tolist()
-    shown = ", ".join(map(str, rows[:8])) + (", …" if len(rows) > 8 else "")
-    raise NotFinite(
-        f"the scores of {len(rows)} of {len(scores_B)} candidates are not finite (rows {shown}): look "
-        "at these samples and at the model's weights; nonfinite='drop' ranks such samples last"
-    )

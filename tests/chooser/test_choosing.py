@@ -1,8 +1,7 @@
-"""How often a choice waits for the device, counted on tensors that pretend to be on one."""
+"""Choosing among a batch; how often it waits for the device, counted on tensors that pretend."""
 
 from __future__ import annotations
 
-import json
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter, SiftingWarning
-from sifting.chooser import NotFinite, finite
+from sifting.chooser.choosing import Chooser
 from sifting.data.tree import leaves
 from sifting.exits.scoring import Scorer
 from tests.helpers.models import SMALL, Net, candidates, token_batch
@@ -177,17 +176,20 @@ def test_where_labels_are_is_not_asked_of_the_device(
     assert beside == {"cpu": 1}
 
 
-def test_scores_that_are_not_finite(net: Net) -> None:
+def test_a_step_holds_the_highest_scores_and_what_is_known_of_them(net: Net) -> None:
     x, y = candidates(1)[0]
-    x[3] = torch.nan
-    x[7] = torch.inf
-    with pytest.raises(
-        ValueError, match=r"2 of 12 candidates are not finite \(rows 3, 7\).*nonfinite='drop'"
-    ):
-        Sifter(net, exit=1, score="loss").select((x, y))
-    kept = Sifter(net, exit=1, score="loss", nonfinite="drop").select((x, y)).indices.tolist()
-    assert len(kept) == 6
-    assert not {3, 7} & set(kept)
+    sifter = Sifter(net, exit="last", score="loss", policy="top", explore=0, audit_every=0)
+    chooser: Chooser = sifter.chooser
+    step = chooser((x, y), 12, count=3)
+    net.eval()
+    with torch.no_grad():
+        exact = F.cross_entropy(net(x), y, reduction="none")
+    assert step.selection is not None
+    assert step.selection.indices.tolist() == sorted(exact.topk(3).indices.tolist())
+    torch.testing.assert_close(step.selection.scores, exact)
+    assert torch.equal(step.selection.batch[0], x[step.selection.indices])
+    assert (step.size, step.kept, step.explored) == (3, 3, 0)
+    assert chooser.meter.counts["selections"] == 1
 
 
 def test_too_few_candidates(net: Net) -> None:
@@ -217,49 +219,8 @@ def test_batches_without_any_label_are_kept_at_random_and_reported() -> None:
     assert len(kept) > 1
 
 
-def test_an_audit_without_labels_among_the_kept_does_not_break_the_others() -> None:
-    net = Net()
-    sifter = Sifter(net, exit="last", score="loss", audit_every=1)
-    with pytest.warns(SiftingWarning, match="misclassified"):
-        for i in range(5):
-            x, y = candidates(1)[0]
-            sifter.select((x, torch.full_like(y, -100) if i == 2 else y))
-    assert sifter.stats().misclassified is not None
-
-
-def test_the_audit_log_holds_losses_whatever_the_score(net: Net, tmp_path: Any) -> None:
-    log = tmp_path / "audits.jsonl"
-    x, y = candidates(1)[0]
-    x[4] = torch.nan
-    sifter = Sifter(net, exit=1, score="entropy", audit_every=1, audit_log=log, nonfinite="drop")
-    sifter.select((x, y))
-    line = json.loads(log.read_text())
-    sound = torch.arange(12) != 4
-    early = Sifter(net, exit=1, score="loss").score((x[sound], y[sound]))
-    assert line["early"] == pytest.approx(early.tolist(), rel=1e-4)
-    assert len(line["exact"]) == len(line["scores"]) == 11
-    assert "Infinity" not in log.read_text()
-
-
-def test_what_is_trimmed_has_no_part_in_the_judgement(net: Net) -> None:
-    x, y = torch.randn(40, 8), torch.arange(40) % 5
-    trimmed = Sifter(net, exit="last", score="loss", keep=0.5, trim=0.25, audit_every=1)
-    trimmed.select((x, y))
-    assert trimmed.stats().rho_approx > 1.0  # of those that were not trimmed, the highest
-    assert trimmed.stats().recall == 1.0
-
-
 def test_labels_out_of_range_are_named_on_the_first_batch(net: Net) -> None:
     x, y = torch.randn(12, 8), torch.arange(12) % 5
     y[7] = 11
     with pytest.raises(ValueError, match=r"11"):
         list(Sifter(net, exit=1, score="entropy")([(x, y)] * 2))
-
-
-def test_scores_that_are_not_finite_rank_last_or_are_named() -> None:
-    scores = torch.tensor([1.0, torch.nan, torch.inf, -torch.inf])
-    assert finite(scores, drop=True).tolist() == [1.0, *[-torch.inf] * 3]
-    with pytest.raises(NotFinite, match=r"3 of 4 candidates are not finite \(rows 1, 2, 3\)"):
-        finite(scores, drop=False)
-    large = torch.full((4,), 3e38)
-    assert finite(large, drop=False) is large, "only too large to be added"
