@@ -15,9 +15,10 @@ demo: .venv/.ready
 test: .venv/.ready
 	$(BIN)/python -m pytest -n 2
 
-# Generated cases by the hundred thousand; a few hundred of each kind run in `make test`.
+# Generated cases by the hundred thousand; goes on where it was stopped. A few hundred of each kind run in
+# `make test`.
 fuzz: .venv/.ready
-	$(BIN)/python -W ignore -m tests.fuzz --examples 100000 $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -W ignore -m tests.fuzz --examples 100000 --out $(or $(OUT),.fuzz) $(if $(SEED),--seed $(SEED))
 
 # Runs killed, files damaged and writes failed by the hundred; goes on where it was stopped. A part is in
 # `make test`.

@@ -1,98 +1,258 @@
-"""Stronger references for `score="reducible"` on Fashion-MNIST with wrong labels, and what they keep.
+"""Why a reference loss harms on wrong labels, and what of it can be mended: Fashion-MNIST, equal updates.
 
-    cd benchmarks
-    sift train sifting.bench.tasks.fashion:NOISY_20 full --arm references:probe --evaluations 4 --out probe
-    sift train sifting.bench.tasks.fashion:NOISY_20 full --arm references:trained --evaluations 4 --out trained
-    python references.py trained      # how many of the kept have a wrong label, by the run's last checkpoint
+    OMP_NUM_THREADS=1 python benchmarks/references.py --seeds 0 1 2 --out references.jsonl
+    OMP_NUM_THREADS=1 python benchmarks/references.py --noise 0.4 --rules baseline halves oracle --out …
 
-`probe` is a linear map on the hidden layer of the network after warm-up, `trained` the same network
-trained on the 5,000 held-out samples for 400 updates. Both learn from labels as random as those that
-are trained.
+Trains the network of `sift bench fashion-20` (1,600 updates on 64 of 128 candidates, exact losses) by each
+rule, in a plain loop. Beside the accuracy on the clean test set it says of what was kept: the share of
+wrong labels, the share of the classes that is kept least and most, and how many samples were drawn but
+never kept. What a reference costs is in none of it. Results are added to a file, and those that are there
+are not made again.
+
+Rules: `loss` is the exact loss, `oracle…` know which labels are wrong, which nobody does: how much a perfect
+reference could help. The others take a reference's loss off: `linear` of a linear map on pixels that learned
+the 5,000 held-out samples, `held` of the same network that did, `halves` of two networks, each trained on
+one half of the training set and asked of the other. `…-capped` cut both losses off at that of guessing,
+`…-explore` choose a quarter at random, `…-soft` draw in proportion to a softmax of the scores, `…-veto` pass
+over what the reference finds worse than guessing and choose the rest at random, `…-veto-loss` by loss.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sifting import Sifter, TunedExit
 from sifting.bench.tasks import fashion
-from sifting.bench.tasks.common import classified
-from sifting.model.plan import Plan
-from sifting.reference import HeldOutReference, Reference
+from sifting.bench.tasks.common import Data, classified, one_cycle
 
-UPDATES, BATCH, RATE = 400, 64, 3e-3
-LOOKED_AT = 4096
-CONFIG = fashion.NOISY_20.presets["full"]
+KEPT, DRAWN, WARM = 64, 128, 0.1
+GUESS = math.log(fashion.CLASSES)
+Draw = Callable[[Tensor, Tensor, Tensor, torch.Generator], Tensor]
 
 
-def held_out() -> list[Any]:
-    return list(fashion.read(CONFIG).held_out.in_order())
+def losses(model: nn.Module, rows: fashion.Rows) -> Tensor:
+    """Of every sample, in order."""
+    model.eval()
+    with torch.no_grad():
+        found = [F.cross_entropy(model(x), y, reduction="none") for x, y in rows.in_order()]
+    model.train()
+    return torch.cat(found)
 
 
-class TrainedReference(Reference):
-    """A network trained on held-out samples."""
-
-    def __init__(self) -> None:
-        torch.manual_seed(1234)
-        self.network = fashion.network(32)
-        x, y = (torch.cat(column) for column in zip(*held_out(), strict=True))
-        optimizer = torch.optim.AdamW(self.network.parameters(), lr=RATE, weight_decay=1e-2)
-        for update in range(UPDATES):
-            rows = torch.randint(len(y), (BATCH,))
-            for group in optimizer.param_groups:
-                group["lr"] = RATE * (1 - update / UPDATES)
-            F.cross_entropy(self.network(x[rows]), y[rows]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        found = classified(self.network, fashion.read(CONFIG).test)
-        print(f"the reference classifies {found['accuracy']:.2%} of the test set", flush=True)
-
-    def losses(self, plan: Plan, model: nn.Module, batch: Any, ids: Sequence[Any] | None) -> Tensor:
-        with torch.no_grad():
-            return F.cross_entropy(self.network(batch[0]), batch[1], reduction="none")
+def learn(model: nn.Module, rows: fashion.Rows, updates: int, *, rate: float = 3e-3) -> nn.Module:
+    """Train a reference on some samples, in a random order."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-2)
+    schedule = one_cycle(optimizer, updates)
+    for _ in range(updates):
+        x, y = rows.__getitems__(torch.randint(len(rows), (KEPT,)))
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    return model
 
 
-def _sifter(model: nn.Module, reference: Reference, **options: Any) -> Sifter:
-    fixed = {"exit": "last", "score": "reducible", "keep": 0.5, "explore": 0.0}
-    return Sifter(model, reference=reference, **fixed, **options)
+def reference(name: str, data: Data, wrong_N: Tensor, updates: int) -> Tensor:
+    """The loss that is taken off, of every sample of the training set."""
+    torch.manual_seed(1234)
+    if name == "oracle":
+        return torch.where(wrong_N, 1e3, 0.0)
+    if name == "linear":
+        flat = nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, fashion.CLASSES))
+        made = learn(flat, data.held_out, 400, rate=1e-3)
+    elif name == "held":
+        made = learn(fashion.network(32), data.held_out, 400)
+    else:
+        size = len(data.train)
+        sides = [torch.arange(size) % 2 == side for side in (0, 1)]
+        found = torch.empty(size)
+        for own, other in (sides, sides[::-1]):
+            net = learn(fashion.network(32), data.train.some(own), updates // 2)
+            print(f"half: {classified(net, data.test)['accuracy']:.2%} of the test set", flush=True)
+            found[other] = losses(net, data.train.some(other))
+        return found
+    print(f"{name}: {classified(made, data.test)['accuracy']:.2%} of the test set", flush=True)
+    made.train()
+    return losses(made, data.train)
 
 
-def probe(model: nn.Module, **options: Any) -> Sifter:
-    return _sifter(model, HeldOutReference(held_out(), exit=TunedExit("7")), **options)
+def top(scores_B: Tensor, count: int = KEPT) -> Tensor:
+    return scores_B.topk(count).indices
 
 
-def trained(model: nn.Module, **options: Any) -> Sifter:
-    with torch.random.fork_rng():
-        reference = TrainedReference()
-    return _sifter(model, reference, **options)
+def soft(scores_B: Tensor, generator: torch.Generator) -> Tensor:
+    """Drawn without replacement, in proportion to a softmax of the scores over their deviation."""
+    noise_B = -(-torch.rand(len(scores_B), generator=generator).log()).log()
+    return top((scores_B - scores_B.mean()) / scores_B.std().clamp_min(1e-6) + noise_B)
+
+
+def explored(scores_B: Tensor, generator: torch.Generator) -> Tensor:
+    """Three quarters by score, the rest at random."""
+    kept = top(scores_B, KEPT * 3 // 4)
+    rest = torch.ones(len(scores_B), dtype=torch.bool).index_fill(0, kept, False).nonzero()[:, 0]
+    more = rest[torch.randperm(len(rest), generator=generator)[: KEPT - len(kept)]]
+    return torch.cat([kept, more])
+
+
+def rule_of(name: str) -> tuple[str | None, Draw]:
+    """Whose losses are taken off, and how the kept are drawn from losses and references."""
+    if name in ("random", "loss"):
+        by_loss = name == "loss"
+        return None, lambda x, r, u, g: top(x if by_loss else u)
+    whose, _, how = name.partition("-")
+    draws: dict[str, Draw] = {
+        "": lambda x, r, u, g: top(x - r),
+        "capped": lambda x, r, u, g: top(x.clamp_max(GUESS) - r.clamp_max(GUESS)),
+        "explore": lambda x, r, u, g: explored(x - r, g),
+        "soft": lambda x, r, u, g: soft(x - r.clamp_max(50.0), g),
+        "veto": lambda x, r, u, g: top(torch.where(r > GUESS, u - 2, u)),
+        "veto-loss": lambda x, r, u, g: top(torch.where(r > GUESS, -1e3 + x, x)),
+    }
+    return whose, draws[how]
+
+
+def train(
+    data: Data, wrong_N: Tensor, ref_N: Tensor | None, draw: Draw | None, seed: int, updates: int
+) -> dict:
+    """One run; `draw` of None is the baseline."""
+    torch.manual_seed(seed)
+    model = fashion.network(32)
+    chance = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-2)
+    schedule = one_cycle(optimizer, updates)
+    queue, size = torch.empty(0, dtype=torch.long), len(data.train)
+    kept_N, drawn_N = torch.zeros(size), torch.zeros(size)
+    for update in range(updates):
+        selects = draw is not None and update >= WARM * updates
+        wanted = DRAWN if selects else KEPT
+        if len(queue) < wanted:
+            queue = torch.cat([queue, torch.randperm(size, generator=chance)])
+        rows, queue = queue[:wanted], queue[wanted:]
+        x, y = data.train.__getitems__(rows)
+        if selects:
+            model.eval()
+            with torch.no_grad():
+                exact = F.cross_entropy(model(x), y, reduction="none")
+            model.train()
+            off = torch.zeros(len(rows)) if ref_N is None else ref_N[rows]
+            kept = draw(exact, off, torch.rand(len(rows), generator=chance), chance)
+            drawn_N[rows] += 1
+            kept_N[rows[kept]] += 1
+            x, y = x[kept], y[kept]
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    found = {"accuracy": 100 * classified(model, data.test)["accuracy"]}
+    if draw is not None:
+        true_N = data.train.tensors_N[2].long()
+        shares = torch.zeros(fashion.CLASSES).index_add(0, true_N, kept_N) / kept_N.sum()
+        found |= {
+            "wrong": float((kept_N * wrong_N).sum() / kept_N.sum()),
+            "least": float(shares.min()),
+            "most": float(shares.max()),
+            "never": float(((drawn_N > 0) & (kept_N == 0)).sum() / (drawn_N > 0).sum()),
+        }
+    return found
+
+
+def noisy(noise: float) -> tuple[Data, Tensor]:
+    """The data of `fashion-20` and its like, with the true labels as a third member; and what is wrong."""
+    config = replace(fashion.NOISY_20.presets["full"], random_labels=noise)
+    files, test = fashion.read_files(config)
+    pixels_N, labels_N = files.tensors_N
+    given_N = fashion.with_random_labels(labels_N, noise)
+    order = fashion.shuffled(len(given_N), seed=fashion.SPLIT)
+    out = round(len(given_N) * fashion.SHARE)
+    ready = fashion.ready
+
+    def rows(chosen: Tensor) -> fashion.Rows:
+        members = (pixels_N[chosen], given_N[chosen], labels_N[chosen])
+        return fashion.Rows(*members, ready=lambda x, y, true: ready(x, y))
+
+    data = Data(rows(order[out:]), rows(order[:out]), test, fashion.CLASSES)
+    return data, given_N[order[out:]] != labels_N[order[out:]]
+
+
+RULES = ["baseline", "random", "loss", "oracle", "oracle-veto", "linear", "held", "halves"]
+RULES += [
+    "linear-veto",
+    "held-veto",
+    "halves-veto",
+    "halves-veto-loss",
+    "held-capped",
+    "halves-capped",
+]
+RULES += ["held-explore", "halves-explore", "halves-soft"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("run", type=Path, help="a run folder that kept its last checkpoint")
-    last = sorted(parser.parse_args().run.glob("checkpoints/*/state.pt"))[-1]
-    pixels, labels = fashion.read_files(CONFIG)[0].tensors_N
-    given = fashion.with_random_labels(labels, CONFIG.random_labels)
-    order = fashion.shuffled(len(given), seed=fashion.SPLIT)
-    rows = order[round(len(given) * fashion.SHARE) :][:LOOKED_AT]
-    x, y = fashion.ready(pixels[rows], given[rows])
-    wrong = given[rows] != labels[rows]
-    network = fashion.network(32)
-    network.load_state_dict(torch.load(last, weights_only=True, map_location="cpu")["model"])
-    exact = Sifter(network, exit="last", score="loss", keep=0.5).score((x, y))
-    linear = _sifter(network, HeldOutReference(held_out())).score((x, y))
-    by_network = exact - TrainedReference().losses(Plan, network, (x, y), None)  # type: ignore[arg-type]
-    print(f"of {LOOKED_AT} training samples {float(wrong.float().mean()):.3f} have a wrong label")
-    for name, scores in (("loss", exact), ("linear", linear), ("network", by_network)):
-        kept = scores.argsort(descending=True)[: LOOKED_AT // 2]
-        print(f"of the half kept by {name}: {float(wrong[kept].float().mean()):.3f}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--noise", type=float, default=0.2)
+    parser.add_argument("--rules", nargs="+", default=RULES)
+    parser.add_argument("--updates", type=int, default=1600)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    done = (
+        [json.loads(line) for line in args.out.read_text().splitlines()]
+        if args.out.exists()
+        else []
+    )
+    about = {"noise": args.noise, "updates": args.updates}
+    data, wrong_N = noisy(args.noise)
+    references: dict[str, Tensor] = {}
+    for seed in args.seeds:
+        for name in args.rules:
+            key = {**about, "rule": name, "seed": seed}
+            if any(all(one[k] == v for k, v in key.items()) for one in done):
+                continue
+            whose, draw = (None, None) if name == "baseline" else rule_of(name)
+            if whose is not None and whose not in references:
+                references[whose] = reference(whose, data, wrong_N, args.updates)
+            off_N = None if whose is None else references[whose]
+            done.append({**key, **train(data, wrong_N, off_N, draw, seed, args.updates)})
+            with args.out.open("a") as file:
+                file.write(json.dumps(done[-1]) + "\n")
+    table([one for one in done if all(one[k] == v for k, v in about.items())])
+
+
+def table(runs: list[dict]) -> None:
+    """Each rule's runs beside the baseline's of the same seeds."""
+    print(
+        "| rule | accuracy % | to the baseline | wrong labels of the kept "
+        "| least and most of a class | never kept | seeds |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    base = {one["seed"]: one["accuracy"] for one in runs if one["rule"] == "baseline"}
+    for name in dict.fromkeys(one["rule"] for one in runs):
+        mine = [one for one in runs if one["rule"] == name]
+        values = torch.tensor([one["accuracy"] for one in mine])
+        apart = torch.tensor(
+            [one["accuracy"] - base[one["seed"]] for one in mine if one["seed"] in base]
+        )
+        spread = f" ± {float(values.std()):.2f}" if len(values) > 1 else ""
+        shown = f"{float(apart.mean()):+.2f}" + (
+            f" ± {float(apart.std()):.2f}" if len(apart) > 1 else ""
+        )
+
+        def mean(key: str, mine: list[dict] = mine) -> float:
+            return sum(one[key] for one in mine) / len(mine)
+
+        rest = "– | – | –"
+        if "wrong" in mine[0]:
+            rest = f"{mean('wrong'):.3f} | {mean('least'):.3f}, {mean('most'):.3f} | {mean('never'):.3f}"
+        print(f"| {name} | {float(values.mean()):.2f}{spread} | {shown} | {rest} | {len(mine)} |")
 
 
 if __name__ == "__main__":

@@ -34,9 +34,7 @@ def test_a_step_keeps_its_budget_and_the_average_is_exact():
         seen, before = counts["tokens_seen"] - before, counts["tokens_seen"]
         tokens = int(batch["attention_mask"].sum())
         trained += tokens
-        assert tokens == pytest.approx(
-            seen / 2, rel=0.05
-        )  # 2 % of the budget, and what was carried
+        assert tokens == pytest.approx(seen / 2, rel=0.02)
         assert batch["input_ids"].shape[1] - int(batch["attention_mask"].sum(1).max()) == 0
     stats = sifter.stats()
     assert stats.tokens_trained == trained
@@ -58,9 +56,10 @@ def test_each_choice_is_within_two_percent_of_what_it_was_given(policy: str, exp
     )
     for seed in range(12):
         found = documents(lengths(32, seed), seed)
-        budget = 0.4 * sum(map(len, found)) + sifter.budget.carry
+        budget = 0.4 * sum(map(len, found))
         kept = sifter.select(packed(found)).indices.tolist()
         assert sum(len(found[i]) for i in kept) == pytest.approx(budget, rel=0.02)
+        assert 0 <= sifter.budget.carry <= 0.02 * budget  # so that the average holds
 
 
 def test_documents_are_chosen_by_loss_per_token_paid():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from sifting.checkpoint import latest, load, state_of
+from sifting import checkpoint
+from sifting.checkpoint import latest, load, save, state_of
 from tests.helpers.processes import LIMIT, run_ranks, torchrun
 from tests.parallel.scripts import resuming
 
@@ -111,6 +113,50 @@ def test_a_checkpoint_that_was_cut_off_does_not_count(tmp_path):
     model, optimizer, sifter = resuming.make(shard=False, lively=False)
     with pytest.raises(ValueError, match=r"step-000000009 is not a whole checkpoint"):
         load(tmp_path / "step-000000009", model=model, optimizer=optimizer, sifter=sifter)
+
+
+def test_a_step_that_is_saved_again_is_there_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a run that was stopped and goes on with other settings from where it was."""
+    resuming.go(tmp_path, stop_at=3, keep=1)
+    model, optimizer, sifter = resuming.make(shard=False, lively=False)
+    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "sifter": sifter}
+    load(latest(tmp_path), **parts)
+    (tmp_path / ".step-000000009.part").mkdir()  # of one that was killed
+
+    def killed(*args: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    for owner, name in [
+        (checkpoint.state_dict_saver, "save"),
+        (checkpoint, "_seal"),
+        (checkpoint.shutil, "rmtree"),
+        (checkpoint.files, "put_in_place"),
+    ]:
+        if name == "rmtree":  # so that the first to be deleted is the one that is replaced
+            for part in tmp_path.glob(".*.part"):
+                shutil.rmtree(part)
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, killed)
+            with pytest.raises(KeyboardInterrupt):
+                save(tmp_path, **parts, keep=1)
+        found = latest(tmp_path)
+        assert found is not None, name
+        load(found, **parts)
+        assert sifter.step == 3
+        (tmp_path / ".step-000000009.part").mkdir(exist_ok=True)
+    save(tmp_path, **parts, keep=1)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-000000003"]
+
+
+def test_a_checkpoint_is_not_deleted_through_a_link(tmp_path: Path) -> None:
+    resuming.go(tmp_path / "mine", stop_at=3, keep=1)
+    (tmp_path / "mine" / "step-000000003").rename(tmp_path / "theirs")
+    (tmp_path / "mine" / "step-000000003").symlink_to(tmp_path / "theirs")
+    with pytest.raises(ValueError, match="is a link: checkpoints are not deleted through one"):
+        resuming.go(tmp_path / "mine", stop_at=6, keep=1)
+    assert (tmp_path / "theirs" / "checksums.json").exists()
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_not_loaded(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting import Sifter, SiftingWarning, Trial, TunedExit
@@ -113,9 +114,12 @@ def test_what_keeps_everything_or_picks_at_random_needs_no_exit() -> None:
 
 
 def test_a_warning_advises_what_would_help_this_sifter(net: Net) -> None:
-    assert "exit='tuned'" not in Sifter(net, exit="last").auditor.remedy
-    assert "exit='tuned'" in Sifter(net, exit=1).auditor.remedy
-    assert "TunedExit" in Sifter(net, keep=0.5).auditor.remedy
+    assert "exit='tuned'" not in Sifter(net, exit="last").auditor.advice.remedy
+    assert "exit='tuned'" in Sifter(net, exit=1).auditor.advice.remedy
+    assert "TunedExit" in Sifter(net, keep=0.5).auditor.advice.remedy
+    assert "later" not in Sifter(net, exit=4).auditor.advice.remedy  # of 4 blocks
+    assert "earlier" not in Sifter(net, exit=1).auditor.advice.cheaper
+    assert "earlier" not in Sifter(net, exit="input").auditor.advice.cheaper
 
 
 @pytest.mark.parametrize(
@@ -168,3 +172,41 @@ def test_alone_there_are_no_ranks_to_join(net: Net) -> None:
     assert of_all_ranks(stats, sifter.meter, sifter._scorer) is stats
     with pytest.raises(ValueError, match="scope='all': choose 'rank' or 'global'"):
         join_ranks(sifter._scorer, sifter.auditor, "all", None, {})
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "unsaid"),
+    [
+        ({}, "larger explore= (0.5), trim=0.1, or", "nothing"),
+        ({"trim": 0.2}, "larger explore= (0.5), or", "trim=0.1"),
+        ({"explore": 0.5}, "score='entropy', trim=0.1, or", "explore"),
+    ],
+)
+def test_a_warning_does_not_advise_what_is_done_already(
+    net: Net, asked: dict[str, Any], said: str, unsaid: str
+) -> None:
+    sifter = Sifter(net, exit="last", score="loss", audit_every=1, **asked)
+    with pytest.warns(SiftingWarning, match="misclassified") as heard:
+        for batch in candidates(20):
+            sifter.select(batch)
+    (message,) = [str(one.message) for one in heard if "misclassified" in str(one.message)]
+    assert said in message
+    assert unsaid not in message
+
+
+@pytest.mark.parametrize(
+    ("exit", "cheaper"), [("last", "exit='tuned', or exit=MemoryExit"), (2, r"exit=1\), or")]
+)
+def test_choosing_that_outweighs_training_is_said_once(net: Net, exit: Any, cheaper: str) -> None:
+    """Also where nothing is audited; with the cheaper exit to take."""
+    sifter = Sifter(net, exit=exit, score="loss", audit_every=0)
+    sifter.meter.seconds.update(between=1000.0, scoring=900.0)
+    for x, y in sifter(candidates(101)):  # a warning would be an error
+        F.cross_entropy(net(x), y).backward()
+    sifter.meter.seconds["scoring"] = 1100.0
+    with pytest.warns(
+        SiftingWarning, match=rf"choosing takes 5\d% of the time .*{cheaper}"
+    ) as heard:
+        for x, y in sifter(candidates(202)):
+            F.cross_entropy(net(x), y).backward()
+    assert len(heard) == 1

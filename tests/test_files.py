@@ -50,8 +50,9 @@ def test_a_write_that_fails_anywhere_leaves_what_was_there(
             patch.setattr(files.os, "fdopen", lambda descriptor, mode: Full(descriptor))
         else:
             patch.setattr(files.os, point, full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="No space left") as failed:
             write(path, {"w": 1})
+    assert str(path) in str(failed.value), "the disk does not say of which file it was"
     assert path.read_text() == "before"
     assert os.listdir(tmp_path) == ["file"]
 
@@ -87,3 +88,21 @@ def test_whether_a_folder_can_be_written_is_found_without_making_it(tmp_path: Pa
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError):
         files.check_writable(tmp_path / "file" / "run")
+
+
+def test_appending_is_all_or_nothing_and_follows_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, write = tmp_path / "log", os.write
+    files.append(log, b"one\n", size=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "write", lambda file, data: write(file, data[:2]))
+        with pytest.raises(OSError, match=r"No space left on device: .*log"):
+            files.append(log, b"two\n", size=4)
+    assert log.read_bytes() == b"one\n"
+    files.append(log, b"two\n", size=4)
+    assert log.read_bytes() == b"one\ntwo\n"
+    (tmp_path / "link").symlink_to(log)
+    with pytest.raises(OSError, match="link"):
+        files.append(tmp_path / "link", b"three\n", size=0)
+    assert log.read_bytes() == b"one\ntwo\n"

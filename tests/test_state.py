@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import MemoryExit, Sifter
+from sifting import MemoryExit, Sifter, Trial
+from sifting.reference import HeldOutReference
 from sifting.state import VERSION, load_saved, saved
 from tests.helpers.models import Net, candidates
 from tests.helpers.states import same
@@ -89,6 +90,31 @@ class TestResume:
         with pytest.raises(ValueError, match=r"weights of a learned exit .* is a BlockExit"):
             Sifter(net, exit=1).load_state_dict(trained.state_dict())
 
+    @pytest.mark.parametrize(
+        ("before", "now", "message"),
+        [
+            (
+                {"exit": 1, "keep": 0.5},
+                {},
+                r"saved with keep=0.5, .* an autopilot .*pass the keep=",
+            ),
+            (
+                {},
+                {"exit": "tuned", "keep": 0.5},
+                r"exit=AutoExit.*'s is TunedExit\(.*make the sifter",
+            ),
+            ({"exit": "input"}, {"exit": "tuned"}, r"with exit=InputExit\(\), and .* is TunedExit"),
+        ],
+    )
+    def test_what_another_sifter_has_learned_is_refused_by_name(
+        self, net: Net, before: dict[str, Any], now: dict[str, Any], message: str
+    ) -> None:
+        """It is not damaged: it was saved with other settings."""
+        saved = Sifter(net, **before)
+        saved.select(candidates(1)[0])
+        with pytest.raises(ValueError, match=message):
+            Sifter(net, **now).load_state_dict(saved.state_dict())
+
 
 Path = tuple[Any, ...]
 
@@ -101,7 +127,8 @@ def trained(exit: Any, kind: str) -> tuple[Callable[[], Sifter], dict[str, Any]]
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(48, 8), torch.randint(0, 5, (48,)))
     loader: Any = DataLoader(data, batch_size=8, shuffle=True)
-    if kind != "indices":
+    held_out = [(data.tensors[0][:16], data.tensors[1][:16])]
+    if kind in ("batches", "pool"):
         loader = list(loader)
     net = Net()
 
@@ -109,15 +136,24 @@ def trained(exit: Any, kind: str) -> tuple[Callable[[], Sifter], dict[str, Any]]
         made = MemoryExit() if exit == "memory" else exit
         draws = "batch" if kind == "batches" else "samples"
         if exit == "auto":
-            return Sifter(net, keep="auto", audit_every=1)
+            trial = Trial(held_out=held_out, updates=20) if kind == "trial" else None
+            return Sifter(net, keep="auto", trial=trial, audit_every=1)
+        if exit == "reference":
+            reference = HeldOutReference(held_out)
+            return Sifter(net, exit="last", score="reducible", reference=reference, keep=0.5)
+        if exit == "best":
+            return Sifter(net, exit="auto", keep=0.5, audit_every=1)
+        if kind == "ahead":
+            return Sifter(net, exit=exit, keep=0.5, ahead=1, audit_every=1)
         return Sifter(net, exit=made, explore=0.3, audit_every=1, draws=draws)  # type: ignore[arg-type]
 
     sifter = make()
     for number, (x, y) in enumerate(sifter(loader)):
         F.cross_entropy(net(x), y).backward()
         if number == 3:
+            state = copy.deepcopy(sifter.state_dict())  # here: with what is scored ahead
             break
-    return make, sifter.state_dict()
+    return make, state
 
 
 def places(node: Any, path: Path = ()) -> Iterator[Path]:
@@ -154,6 +190,10 @@ def changed(state: dict[str, Any], path: Path, value: Any) -> dict[str, Any]:
         (1, "pool"),
         ("memory", "indices"),
         ("auto", "indices"),
+        ("auto", "trial"),
+        ("reference", "indices"),
+        ("best", "indices"),
+        ("tuned", "ahead"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
@@ -163,8 +203,6 @@ def test_a_state_that_is_refused_changes_nothing(exit: Any, kind: str) -> None:
     before = sifter.state_dict()
     refused, junk = 0, itertools.cycle(JUNK)
     for path in places(state):
-        if path[0] == "settings" and len(path) > 1:
-            continue  # shown to the user, never read
         for value in [KeyError, next(junk), next(junk), next(junk)]:
             damaged = changed(state, path, value)
             try:
@@ -214,3 +252,42 @@ def test_between_epochs_there_is_no_place_to_go_on_from(net: Net) -> None:
     for _ in sifter(candidates(3)):
         assert saved(sifter, epoch_over=False)["cursor"]["position"] is not None
         assert saved(sifter, epoch_over=True)["cursor"]["position"] is None
+
+
+@pytest.mark.parametrize(
+    ("exit", "kind", "path", "value"),
+    [
+        ("auto", "trial", ("exit", "looks"), "nobody"),
+        ("auto", "trial", ("pilot", "pacing", "seconds"), math.nan),
+        ("reference", "indices", ("reference", "exit", "logits", "weight"), "junk"),
+        ("best", "indices", ("exit", "ways", "tuned", "exit", "logits", "kind"), "other"),
+        ("best", "indices", ("exit", "ways", "exit 1", "economy"), None),
+        ("tuned", "ahead", ("ahead", "lessons", "logits", 0, 0, 0), torch.zeros(3)),
+        ("tuned", "ahead", ("ahead", "lessons"), {"nobody": []}),
+        ("memory", "indices", ("cursor", "position", "stream", "sizes", 0, 0), 0),
+        ("memory", "indices", ("settings", "keep"), torch.zeros(3)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
+def test_what_is_put_back_later_is_looked_at_at_once(
+    exit: Any, kind: str, path: Path, value: Any
+) -> None:
+    make, state = trained(exit, kind)
+    with pytest.raises(ValueError, match="the state is damaged"):
+        make().load_state_dict(changed(state, path, value))
+
+
+def test_a_refused_state_leaves_what_is_scored_ahead() -> None:
+    torch.manual_seed(0)
+    net = Net()
+    data = TensorDataset(torch.randn(48, 8), torch.randint(0, 5, (48,)))
+    sifter = Sifter(net, exit="tuned", keep=0.5, ahead=1, audit_every=0)
+    for number, (x, y) in enumerate(sifter(DataLoader(data, batch_size=8, shuffle=True))):
+        F.cross_entropy(net(x), y).backward()
+        if number == 2:
+            before = copy.deepcopy(sifter.state_dict())
+            with pytest.raises(ValueError, match="damaged"):
+                sifter.load_state_dict(changed(before, ("exit", "logits", "weight"), None))
+            assert before["ahead"] is not None
+            assert same(sifter.state_dict(), before)
+            break

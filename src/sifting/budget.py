@@ -26,9 +26,10 @@ TOKENS = "tokens"
 class Budget:
     """Chooses candidates whose costs come to a share of all candidates' costs.
 
-    What a step leaves over, or takes too much, is made up for by the next ones. A candidate that costs
-    more than the whole budget of its step is passed over, which is said once; where all do, the
-    cheapest is kept.
+    A step never spends more than it may, and leaves 2 % at most, where the costs allow it. What it
+    leaves is spent by the next ones, 2 % of its own budget by each, so that none misses its budget by
+    more and the average holds. A candidate that costs more than the whole budget of its step is
+    passed over, which is said once; where all do, the cheapest is kept.
 
     Args:
         given: "tokens", or a function `(batch) -> costs`.
@@ -106,7 +107,8 @@ class Budget:
             ranks: among which the chosen are divided: each gets one at least.
         """
         share = keep * float(costs_B.sum())
-        budget = max(share + self.carry, float(costs_B.min()))
+        more = min(max(self.carry, 0.0), SLACK * share)
+        budget = max(share + more, float(costs_B.min()))
         highest = float(costs_B.max())
         if highest > (1 + SLACK) * budget / ranks and not self._said:
             self._said = True

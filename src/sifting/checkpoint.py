@@ -24,7 +24,7 @@ from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.optim import Optimizer
 
-from sifting import checksums
+from sifting import checksums, files
 from sifting.cursor import Cursor
 from sifting.log import say
 from sifting.measure.meter import Meter
@@ -159,20 +159,24 @@ def save(
     if keep < 1:
         raise ValueError(f"keep={keep}: a run needs at least its last checkpoint")
     path = Path(folder) / f"step-{sifter.step:09d}"
+    part = _part_of(path)
     first = not in_use() or dist.get_rank() == 0
-    if first and path.exists():
-        shutil.rmtree(path)  # of a run that was cut off here, or of an earlier one
+    if first:
+        _tidy(Path(folder))
     if in_use():
         dist.barrier()
     parameters, moments = get_state_dict(model, optimizer)
     state = {"model": parameters, "optimizer": moments, "sifter": Portable(sifter, extra)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is", UserWarning)  # one process
-        state_dict_saver.save(state, checkpoint_id=path)
+        state_dict_saver.save(state, checkpoint_id=part)
     if first:
-        _seal(path)
+        _seal(part)  # from here on it counts, whatever its name
+        if path.exists():
+            _drop(path)  # of this step too: of a run that was cut off here, or of an earlier one
+        files.put_in_place(part, path)
         for old in _complete(folder)[:-keep]:
-            shutil.rmtree(old)
+            _drop(old)
     if in_use():
         dist.barrier()  # whole when any rank goes on
     return path
@@ -225,10 +229,43 @@ def latest(folder: str | Path) -> Path | None:
     return None
 
 
+def _part_of(path: Path) -> Path:
+    """Where a checkpoint is written before it takes its name."""
+    return path.with_name(f".{path.name}.part")
+
+
 def _complete(folder: str | Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
-    named = [path for path in Path(folder).glob("step-*") if re.fullmatch(r"step-\d+", path.name)]
-    return sorted(path for path in named if (path / COMPLETE).exists())
+    """Whole checkpoints, oldest first; one that was about to take the place of another counts in its place."""
+    found = {path.name: path for path in Path(folder).glob("step-*")}
+    found |= {
+        path.name[1:-5]: path
+        for path in Path(folder).glob(".step-*.part")
+        if (path / COMPLETE).exists()
+    }
+    return [
+        path
+        for name, path in sorted(found.items())
+        if re.fullmatch(r"step-\d+", name) and (path / COMPLETE).exists()
+    ]
+
+
+def _tidy(folder: Path) -> None:
+    """Give what a killed run had written whole its name, and drop what it had not."""
+    for part in folder.glob(".step-*.part"):
+        path = part.with_name(part.name[1:-5])
+        if not (part / COMPLETE).exists():
+            _drop(part)
+            continue
+        if path.exists():
+            _drop(path)
+        files.put_in_place(part, path)
+
+
+def _drop(path: Path) -> None:
+    """Delete a checkpoint; what a link leads to is somebody else's."""
+    if path.is_symlink():
+        raise ValueError(f"{path} is a link: checkpoints are not deleted through one")
+    shutil.rmtree(path)
 
 
 def _seal(path: Path) -> None:

@@ -7,6 +7,7 @@ Whatever fails on the way leaves the target as it was and no temporary file behi
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -16,8 +17,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-_FLAGS |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_OWN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OWN
+# errors of a disk that is full, broken, may not be written any more, or has gone away
+_TROUBLES = ("ENOSPC", "EDQUOT", "EROFS", "EIO", "EFBIG", "ESTALE")
+DISK = frozenset(getattr(errno, name) for name in _TROUBLES if hasattr(errno, name))
 
 
 class Digest(Protocol):
@@ -96,11 +100,38 @@ def replacing(path: str | Path, *, digest: Digest | None = None) -> Iterator[Sin
         finally:
             file.close()
         os.replace(part, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             part.unlink()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a write that fails does not say of which file it was
         raise
     _settle_folder(path.parent)
+
+
+def append(path: str | Path, content: bytes, *, size: int) -> None:
+    """Append to a log, all of it or nothing; a log that is a link is not followed.
+
+    Args:
+        path: of the log, which is made where it is missing.
+        content: what is appended at once.
+        size: of the log so far: to what it is cut back where not all could be written.
+
+    Raises:
+        OSError: with the log's name, where the disk has no room for all, or it is a link.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _OWN, 0o666)
+    try:
+        if os.write(descriptor, content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    except OSError as error:
+        with suppress(OSError):
+            os.truncate(path, size)
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+    finally:
+        os.close(descriptor)
 
 
 def write_bytes(path: str | Path, content: bytes, *, digest: Digest | None = None) -> None:

@@ -17,7 +17,7 @@ from sifting.budget import tokens_in
 from sifting.cursor import LoaderPlace, choice_of
 from sifting.data.begun import begun_by_workers
 from sifting.data.documents import nothing_to_choose
-from sifting.data.drawing import IndexSource, draws_by_index
+from sifting.data.drawing import IndexSource, draws_by_index, samples_drawn
 from sifting.data.lookahead import Lookahead
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import DrawnStep, IndexPosition, Position
@@ -290,15 +290,12 @@ class SiftedLoader:
             if first:
                 self._check(batch, draw.candidates)
                 first = False
-            # a row of the data set may hold several documents, each a sample of its own
-            samples, found = sifter.chooser.samples, draw.candidates
-            if draw.sifts and draw.choice is None and samples.documents(batch) is not None:
-                found = samples.size(batch)
-            apart = found != draw.candidates
-            self._see(batch, found)
+            found = self._held(batch, draw)
+            apart = found != len(draw.indices)
+            self._see(batch, found if apart else draw.candidates)
             if not draw.sifts:
                 self._go_ahead(items)
-                yield batch, Step(draw.size, ids=draw.indices), place
+                yield batch, Step(found, ids=None if apart else draw.indices), place
                 continue
             if draw.choice is not None:
                 choice, everything = choice_of(draw)
@@ -314,6 +311,15 @@ class SiftedLoader:
             assert made.selection is not None
             self._go_ahead(items)
             yield made.selection.batch, made, place
+
+    def _held(self, batch: Any, draw: DrawnStep) -> int:
+        """How many samples a batch is; what nobody looks at is taken for what was drawn."""
+        sifter, keep = self.sifter, self.sifter.schedule.keep
+        idle = not sifter.rule.policy.scored or (not callable(keep) and keep == 1)
+        if idle or not (draw.sifts or sifter.exit.observes or sifter.pilot is not None):
+            return len(draw.indices)
+        by_id = repr(sifter.exit) if sifter.exit.by_id else ""
+        return samples_drawn(sifter.chooser.samples, batch, draw, by_id=by_id)
 
     def _see(self, batch: Any, count: int) -> None:
         """Count candidates, and the tokens of those that were read."""

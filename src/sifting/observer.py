@@ -92,6 +92,15 @@ class Observer:
             return step.selection.weights
         return torch.ones(step.size, device=self.scorer.device)
 
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody has a use for the losses of the batch under way, which nobody reported yet."""
+        step = self.current
+        if step is None or self._heard:
+            return False
+        explored = step.selection is not None and step.explored > 0
+        return explored or step.members is not None or step.rehearsed is not None
+
     def forget(self) -> None:
         """There is no batch under way any more."""
         self.current = None
@@ -105,6 +114,9 @@ class Observer:
         self.end_owed()
         if self._gradients and step is not None:
             self._compare(step)
+        steps = self.meter.counts["steps"]
+        if step is not None and step.selection is not None and steps % SPAN == 0:
+            self.auditor.speak_of_cost(steps)  # whether or not anything is audited
 
     def end_owed(self) -> None:
         """Tell the pilot that a step is over, where it has not been told: also one before a resume."""

@@ -194,8 +194,9 @@ class Sifter:
             every=audit_every,
             log=audit_log,
             silent=not scored,
-            remedy=self.exit.remedy,
-            cheaper=self.exit.cheaper,
+            advice=self.exit,
+            explore=self.rule.explore,
+            trim=trim,
         )
         self._scorer = compose.make_scorer(
             model,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from sifting.compose import say_changes
 from sifting.cursor import Cursor
 from sifting.exits.drawn_ahead import DrawnAhead
@@ -54,9 +56,15 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     autocast = found.whole("autocast", most=len(DTYPES) - 1)
     meter = Meter.checked(found.get("meter"))
     place = Cursor.checked(found.get("cursor"), steps=meter.counts["steps"])
-    settings = found.inside("settings").content
+    settings = _shown_settings(found.inside("settings"))
     under_way = found.whole("under_way")
-    ahead = DrawnAhead.from_plain(state.get("ahead"))
+    ahead = DrawnAhead.from_plain(state.get("ahead"), found.inside("exit").content)
+    if sifter.pilot is not None and found.get("pilot") is None:
+        raise ValueError(
+            f"the state was saved with keep={settings.get('keep')!r}, and this sifter is an autopilot "
+            "(keep='auto'), which finds nothing in it to go on from: pass the keep= and exit= that it was "
+            "saved with, or begin anew"
+        )
     pilot = None if sifter.pilot is None else found.inside("pilot")
     learned = found.get("reference") if sifter.reference is not None else None
     reference = {} if learned is None else found.inside("reference").content
@@ -65,10 +73,21 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
         economy.whole("low", least=-1, most=1)
     graphs = found.whole("graphs", least=-1, most=1) if "graphs" in found else -1
     if sifter.beside is not None:
-        sifter.beside.drop()
+        sifter.beside.state_dict()  # waits until nothing of the exit is read beside
     # the last that can fail, so that nothing else has changed yet
     exit = found.inside("exit").content
-    _load_learned(sifter, exit, pilot, reference=reference, budget=found.get("budget"))
+    try:
+        _load_learned(sifter, exit, pilot, reference=reference, budget=found.get("budget"))
+    except ValueError as error:
+        before, now = settings.get("exit"), sifter.settings()["exit"]
+        if before == now:
+            raise
+        raise ValueError(
+            f"the state was saved with exit={before}, and this sifter's is {now}, which cannot go on from "
+            f"what that has learned: make the sifter with the exit the state was saved with ({error})"
+        ) from error
+    if sifter.beside is not None:
+        sifter.beside.drop()
     sifter._generator.set_state(generator)
     sifter._scorer.autocast = autocast
     if economy is not None:
@@ -81,6 +100,14 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     if sifter.beside is not None and place[1] is not None:
         sifter.beside.ahead = ahead
     say_changes(settings, sifter.settings())
+
+
+def _shown_settings(found: Plain) -> dict[str, Any]:
+    """The settings that a state was saved with, which are shown where they are others."""
+    for name in found:
+        if isinstance(found.get(name), Tensor | Mapping):
+            found.refuse(name, "a plain value")
+    return dict(found.content)
 
 
 def _load_learned(

@@ -190,6 +190,20 @@ def sft(folder: Path, *, fsdp: bool = False) -> dict[str, Any]:
     return outcome([[hash(tuple(row)) for row in rows] for rows in made.seen], made.model)
 
 
+def dpo(folder: Path, *, fsdp: bool = False) -> dict[str, Any]:
+    """SiftDPOTrainer: both of a pair move together."""
+    from tests.helpers.trl_pairs import run
+
+    options: dict[str, Any] = {"pad_to_multiple_of": 16, "optim": "sgd", "learning_rate": 1e-1}
+    options |= distributed(fsdp, "LlamaDecoderLayer")
+    given = {"exit": 1, "keep": 0.5, "audit_every": 0}
+    made = run(folder, sift={**given, **({"scope": "global"} if world() > 1 else {})}, **options)
+    check_sharded(made.model, fsdp)
+    halves = [(rows[: len(rows) // 2], rows[len(rows) // 2 :]) for rows in made.seen]
+    seen = [[hash((tuple(a), tuple(b))) for a, b in zip(*both, strict=True)] for both in halves]
+    return outcome(seen, made.model)
+
+
 LOOPS: dict[str, Callable[[], dict[str, Any]]] = {
     "ddp": loop,
     "fsdp": lambda: loop(fsdp=True),
@@ -203,6 +217,8 @@ TRAINERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "trainer fsdp": lambda folder: trainer(folder, fsdp=True),
     "sft ddp": sft,
     "sft fsdp": lambda folder: sft(folder, fsdp=True),
+    "dpo ddp": dpo,
+    "dpo fsdp": lambda folder: dpo(folder, fsdp=True),
 }
 
 

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -24,6 +24,7 @@ LABELLED = 5  # positions of a sequence: 15 %
 def _small_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarter of the usual chunk, so that a quarter of the logits shows the same."""
     monkeypatch.setattr(parts, "CHUNK", 2**21)
+    monkeypatch.setattr(parts, "ROWS", 1)
 
 
 class Largest(TorchDispatchMode):
@@ -151,3 +152,20 @@ def test_logits_that_the_model_caps_are_not_held_either():
         sifter.score(batch)
     assert 0 < largest.entries <= 16 * LABELLED * VOCAB
     assert "lm_head only where labels are" in repr(sifter)
+
+
+def test_of_many_words_some_rows_are_taken_at_a_time_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A product of a few rows with a large matrix takes as long as one of many."""
+    monkeypatch.setattr(parts, "ROWS", 256)
+    words, sizes = 2**17, list[int]()
+
+    def head(inputs_NH: Tensor) -> Tensor:
+        sizes.append(len(inputs_NH))
+        return inputs_NH.new_zeros(1).expand(len(inputs_NH), words)
+
+    inputs_BTH, mask_BT = torch.zeros(2, 300, 4), torch.ones(2, 300, dtype=torch.bool)
+    rows = parts.Rows(inputs_BTH, mask_BT, mask_BT.long(), head)
+    assert sum(len(logits) for logits, _ in rows.chunks(words)) == 600
+    assert sizes == [256, 256, 88]

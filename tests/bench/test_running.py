@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from sifting.bench.registry import TASKS, BenchTask
 from sifting.bench.results import keep_results, read_results, result_of
 from sifting.bench.running import Bench, TaskRun, chosen_by, limited, own_task
 from sifting.compare import calibration
+from sifting.training.locks import locked
 from sifting.training.recipe import DataError
 from sifting.training.run_folder import RunError
 
@@ -87,6 +89,27 @@ def test_it_goes_on_with_the_same_settings_alone(short: None, ran: Path, bench: 
     assert before == {p: p.stat().st_mtime_ns for p in ran.glob("digits/**/metrics.jsonl")}
     with pytest.raises(RunError, match=r"other settings \(equal 'time' → 'updates'\)"):
         TaskRun("digits", TASKS["digits"], replace(bench, equal="updates"))
+
+
+def test_a_note_that_was_changed_is_refused_by_name(ran: Path, bench: Bench) -> None:
+    note = ran / "digits" / "bench.json"
+    whole = note.read_bytes()
+    note.write_bytes(whole.replace(b"0.0", b"0.1", 1))
+    try:
+        with pytest.raises(RunError, match=r"bench\.json .*its checksum differs"):
+            TaskRun("digits", TASKS["digits"], bench)
+        with pytest.raises(ValueError, match=r"bench\.json"):
+            result_of(ran / "digits")
+    finally:
+        note.write_bytes(whole)
+
+
+def test_two_processes_do_not_run_one_task(ran: Path, bench: Bench) -> None:
+    with (
+        locked(ran / "digits"),
+        pytest.raises(RunError, match=rf"digits is in use by process {os.getpid()}"),
+    ):
+        TaskRun("digits", TASKS["digits"], bench).run(Console(quiet=True))
 
 
 def test_results_become_pages(ran: Path, tmp_path: Path) -> None:

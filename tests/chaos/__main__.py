@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from sifting.markdown import table
-from tests.chaos.cases import Site, cases
-from tests.chaos.runs import prepare
+from tests.chaos.cases import Site
+from tests.chaos.runs import REPORT, prepare
+from tests.chaos.writes import cases
 
 
 def counts(results: list[dict[str, Any]]) -> list[list[str]]:
@@ -70,11 +71,11 @@ def main() -> int:
     size: dict[str, Any] = {
         "kills": args.kills,
         "damages": args.damages,
-        "writes": ("mine", "compare", "bert"),
+        "writes": ("mine", "compare", "bert", REPORT),
         "some": None,
     }
     if args.short:
-        size = {"kills": 2, "damages": 12, "writes": ("mine",), "some": 3}
+        size = {"kills": 2, "damages": 12, "writes": ("mine", REPORT), "some": 3}
     if args.only:
         size |= {
             n: 0 if n != "writes" else ()
@@ -97,9 +98,24 @@ def main() -> int:
                 f"{len(results)} cases, {sum(bool(r['wrong']) for r in results)} wrong", flush=True
             )
     print(table(["attack", "cases", *HOWS], counts(results)))
-    wrong = sum(bool(result["wrong"]) for result in results)
-    print(f"seed {args.seed}: {len(results)} cases, {wrong} wrong")
-    return int(wrong > 0)
+    print(f"seed {args.seed}: {told(results)}")
+    return int(any(result["wrong"] for result in results))
+
+
+def told(results: list[dict[str, Any]]) -> str:
+    """The counts in a sentence."""
+    of: dict[str, list[dict[str, Any]]] = {"kill": [], "damage": [], "write": []}
+    for result in results:
+        of[result["case"].split()[0]].append(result)
+    kills = sum(len(result["signals"]) for result in of["kill"])
+    files = {(result["workload"], result["file"]) for result in of["damage"]}
+    writes = Counter(result["workload"] for result in of["write"])
+    each = ", ".join(f"{count} of {name}" for name, count in writes.items())
+    return (
+        f"{kills} interruptions in {len(of['kill'])} chains, {len(of['damage'])} damaged files "
+        f"({len(files)} different ones), {len(of['write'])} failed writes ({each}); "
+        f"{sum(bool(result['wrong']) for result in results)} wrong"
+    )
 
 
 if __name__ == "__main__":

@@ -1,20 +1,17 @@
-"""The attacks: processes that are killed, files that are damaged, writes that fail."""
+"""The attacks: processes that are killed, files that are damaged; writes that fail are in `writes`."""
 
 from __future__ import annotations
 
-import errno
 import os
 import random
 import shutil
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sifting import files
 from sifting.training.checkpoints import Checkpoints
 from sifting.training.run_folder import RunError
 from tests.chaos.runs import (
@@ -36,7 +33,7 @@ ENDS = {  # exit codes after a signal: by its handler, before there is one, or w
     signal.SIGSTOP: (0,),
 }
 WAYS = ("shortened", "emptied", "flipped", "replaced", "junk", "deleted")
-FAILURES = (errno.ENOSPC, errno.EIO, errno.EROFS)
+CACHED = ("bert", "gpt")  # what tokens are cached for
 
 
 @dataclass
@@ -121,9 +118,13 @@ def kill(site: Site, number: int) -> dict[str, Any]:
     name = names[number % len(names)]
     site.whole(name)
     out, sent, wrong = folder / "run", [], None
+    fresh = (
+        name in CACHED and rng.random() < 0.5
+    )  # so that it is killed while tokens are cached too
+    setup = own_cache(folder) if fresh else None
     for _ in range(rng.randint(2, 5)):
         which = rng.choice(SIGNALS)
-        child = start(command(name, site.work, out), folder / "said.txt")
+        child = start(command(name, site.work, out), folder / "said.txt", setup)
         deadline = time.monotonic() + rng.random() * site.seconds[name]
         while time.monotonic() < deadline and not child.ended():
             time.sleep(0.002)
@@ -141,10 +142,19 @@ def kill(site: Site, number: int) -> dict[str, Any]:
             wrong = f"{which.name} gave {code}: {child.said[-600:]}"
             break
     if wrong is None:
-        child = start(command(name, site.work, out), folder / "said.txt")
+        child = start(command(name, site.work, out), folder / "said.txt", setup)
         child.wait()
         wrong = wrong_end(site, name, out, child)
-    return {"workload": name, "signals": sent, "wrong": wrong}
+    return {"workload": name, "signals": sent, "fresh": fresh, "wrong": wrong}
+
+
+def own_cache(folder: Path) -> Callable[[], None]:
+    """For a process that shall not use the cache of all."""
+
+    def setup() -> None:
+        os.environ["SIFT_CACHE"] = str(folder / "cache")
+
+    return setup
 
 
 def files_of(folder: Path) -> list[str]:
@@ -199,11 +209,7 @@ def corrupt(site: Site, number: int) -> dict[str, Any]:
     other = root / rng.choice(others) if others else _elsewhere(site, name, file)
     damage(rng, root / file, way, other)
 
-    def setup() -> None:
-        if kind == "cache":
-            os.environ["SIFT_CACHE"] = str(root)
-
-    child = start(words, folder / "said.txt", setup)
+    child = start(words, folder / "said.txt", own_cache(folder) if kind == "cache" else None)
     code = child.wait()
     said, how, wrong = child.said, "right", None
     if "Traceback" in said or code == CRASHED:
@@ -232,119 +238,3 @@ def _elsewhere(site: Site, name: str, file: str) -> Path | None:
             if other != name:
                 return path
     return None
-
-
-class Failing:
-    """Counts the writes of a process to a folder, and fails one of them."""
-
-    def __init__(self, folder: Path, which: int, error: int) -> None:
-        self.folder, self.which, self.error, self.count = str(folder), which, error, 0
-        self.points: list[str] = []
-
-    def install(self) -> None:
-        """From now on, in this process."""
-        sys.addaudithook(self._hook)
-        fsync, write = os.fsync, files.Sink.write
-
-        def failing_fsync(descriptor: int) -> None:
-            self._point(f"fsync {os.readlink(f'/proc/self/fd/{descriptor}')}")
-            fsync(descriptor)
-
-        begun = set()
-
-        def failing_write(sink: Any, data: Any) -> int:
-            if sink in begun:  # one point a file: torch writes in a thousand pieces
-                return write(sink, data)
-            begun.add(sink)
-            try:
-                self._point(f"write {os.readlink(f'/proc/self/fd/{sink._file.fileno()}')}")
-            except OSError as error:
-                sink.failure = error
-                raise
-            return write(sink, data)
-
-        os.fsync = failing_fsync
-        files.Sink.write = failing_write  # type: ignore[method-assign]
-
-    def _hook(self, event: str, args: Any) -> None:
-        if (
-            event == "open"
-            and isinstance(args[2], int)
-            and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-        ):
-            self._point(f"open {args[0]}")
-        elif event in ("os.rename", "os.mkdir", "os.truncate", "os.link"):
-            self._point(f"{event} {args[0]}")
-
-    def _point(self, what: str) -> None:
-        if self.folder not in what:
-            return
-        self.count += 1
-        if self.count == self.which:
-            os.write(2, f"[failed on purpose: {what}]\n".encode())
-            raise OSError(self.error, os.strerror(self.error), what.partition(" ")[2])
-
-
-def write_points(site: Site, name: str) -> int:
-    """How many writes a workload makes to its folder."""
-    _, folder = site.case("count", 0)
-    counter = Failing(folder, 0, errno.EIO)
-
-    def setup() -> None:
-        counter.install()
-        real = os._exit
-
-        def tell(code: int) -> None:
-            (site.work / f"points-{name}").write_text(str(counter.count))
-            real(code)
-
-        os._exit = tell  # type: ignore[assignment]
-
-    child = start(command(name, site.work, folder / "run"), folder / "said.txt", setup)
-    assert child.wait() == 0, child.said
-    return int((site.work / f"points-{name}").read_text())
-
-
-def fail_write(site: Site, name: str, number: int) -> dict[str, Any]:
-    """The n-th write of a workload fails; then it goes on to the same end."""
-    _, folder = site.case(f"write-{name}", number)
-    error = FAILURES[number % len(FAILURES)]
-    out = folder / "run"
-    failing = Failing(folder, number + 1, error)
-    child = start(command(name, site.work, out), folder / "said.txt", failing.install)
-    code, said, wrong = child.wait(), child.said, None
-    how = "refused" if code == 2 else "right"
-    if "Traceback" in said or code not in (0, 2):
-        wrong = f"exit code {code}: {said[-800:]}"
-    elif code == 2 and os.strerror(error) not in said.replace("[failed on purpose", ""):
-        wrong = f"not named: {said[-400:]}"
-    else:
-        again = start(command(name, site.work, out), folder / "again.txt")
-        again.wait()
-        wrong = wrong_end(site, name, out, again)
-    return {"workload": name, "error": errno.errorcode[error], "how": how, "wrong": wrong}
-
-
-Case = tuple[str, Callable[[], dict[str, Any]]]
-
-
-def cases(
-    site: Site, *, kills: int, damages: int, writes: tuple[str, ...], some: int | None
-) -> Iterator[Case]:
-    """Every case, by a name that tells it from others.
-
-    Args:
-        kills: chains of interruptions.
-        damages: files.
-        writes: workloads of which every write fails once.
-        some: of them, only so many, spread evenly.
-    """
-    for number in range(kills):
-        yield f"kill {number}", lambda n=number: kill(site, n)
-    for number in range(damages):
-        yield f"damage {number}", lambda n=number: corrupt(site, n)
-    for name in writes:
-        points = write_points(site, name)
-        chosen = range(points) if some is None else range(0, points, max(1, points // some))
-        for number in chosen:
-            yield f"write {name} {number}", lambda n=number, w=name: fail_write(site, w, n)

@@ -19,7 +19,8 @@ from torch import Tensor
 import sifting.compare.calibration as calibration
 import sifting.recipes.bert
 import sifting.recipes.gpt
-import sifting.recipes.resnet  # noqa: F401  imported here, so that no run has to
+import sifting.recipes.resnet
+import sifting.report.paper  # noqa: F401  imported here, so that no run has to
 from sifting.cli import main as sift
 from sifting.log import LOGGER
 from sifting.training.checkpoints import Checkpoints
@@ -31,6 +32,7 @@ TEXT = (
     "--vocabulary train --vocabulary-size 300 --dev-share 0.3 --length 16 --batch 4 --dev-sequences 8 "
     "--hidden 16 --heads 2 --inner 16 --layers 3 --audit-every 3"
 )
+REPORT = "report"  # what is not trained, and writes too
 WORKLOADS = {
     "mine": "train tests.helpers.recipe:RECIPE tiny --arm tuned --updates 12 --evaluations 3 "
     "--audit-every 4",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import errno
 import sys
 from typing import Any
 
@@ -54,3 +55,35 @@ def test_an_extra_that_is_missed_only_on_the_way_is_named_too(
     assert cli.main(["train", "bert", "smoke", "--out", "x"]) == 2
     said = capsys.readouterr().err
     assert "sift train needs numpy, which is not installed: pip install 'sifting[recipes]'" in said
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device", "x.json"), 2, "sift cost: [Errno 28] No"),
+        (KeyboardInterrupt(), 130, "sift cost: stopped"),
+        (KeyboardInterrupt("SIGTERM"), 143, "sift cost: stopped"),
+    ],
+)
+def test_a_full_disk_and_being_stopped_are_told_without_a_traceback(
+    raised: BaseException,
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(argv: Any) -> int:
+        raise raised
+
+    monkeypatch.setattr("sifting.cli.cost.main", fails)
+    assert cli.main(["cost"]) == code
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_what_a_users_own_code_raises_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(argv: Any) -> int:
+        raise FileNotFoundError(errno.ENOENT, "No such file", "mine.csv")
+
+    monkeypatch.setattr("sifting.cli.cost.main", fails)
+    with pytest.raises(FileNotFoundError):
+        cli.main(["cost"])

@@ -31,10 +31,25 @@ def test_what_cannot_be_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     weights.write_bytes(b"no weights")
     out = str(tmp_path / "reference.json")
     assert main(["reference", TARGET, "--out", out, "--weights", str(weights)]) == 2
-    assert "holds no state_dict of tensors alone" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert "weights.pt holds no state_dict of tensors alone" in said
+    assert "weights_only" not in said, "advice to run what is in it"
+    assert main(["reference", TARGET, "--out", out, "--weights", str(tmp_path / "none.pt")]) == 2
+    assert "none.pt cannot be read: No such file" in " ".join(capsys.readouterr().err.split())
+    torch.save({"other": torch.zeros(3)}, weights)
+    assert main(["reference", TARGET, "--out", out, "--weights", str(weights)]) == 2
+    assert "weights.pt is not of this model" in " ".join(capsys.readouterr().err.split())
+    for wrong in (tmp_path, tmp_path / "absent" / "reference.json"):
+        assert main(["reference", TARGET, "--out", str(wrong)]) == 2
+        assert "that is a folder, or its folder does not exist" in " ".join(
+            capsys.readouterr().err.split()
+        )
     assert not (tmp_path / "reference.json").exists()
     assert main(["reference", TARGET, "--out", out, "--arm", "sift"]) == 2
     assert "nothing is trained" in " ".join(capsys.readouterr().err.split())
+    nowhere = str(tmp_path / "nowhere" / "reference.json")
+    assert main(["reference", TARGET, "--out", nowhere]) == 2
+    assert "its folder does not exist" in " ".join(capsys.readouterr().err.split())
 
 
 def test_its_own_options_are_where_to_and_whose_weights() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sifting.cost.memory import CHUNK, scoring_bytes, update_bytes
+from sifting.cost.memory import CHUNK, ROWS, scoring_bytes, update_bytes
 from sifting.model import parts
 from tests.helpers.shapes import BERT, bert, bert_batch
 
@@ -35,14 +35,14 @@ def test_update_bytes_count_what_autograd_keeps_of_a_block(dropout):
 
 
 def test_chunk_is_the_one_in_use():
-    assert CHUNK == parts.CHUNK
+    assert (CHUNK, ROWS) == (parts.CHUNK, parts.ROWS)
 
 
 def test_scoring_bytes_do_not_grow_with_the_vocabulary_beyond_two_chunks():
     shape = replace(BERT, vocab=30522, length=512)
     wide = replace(shape, vocab=250_000)
     grown = scoring_bytes(wide, 64) - scoring_bytes(shape, 64)
-    assert grown <= 4 * 2 * CHUNK
+    assert grown <= 4 * 2 * ROWS * 250_000
     assert scoring_bytes(shape, 64) < 64 * 512 * 30522 * 4 / 10
 
 

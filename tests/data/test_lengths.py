@@ -45,3 +45,13 @@ def test_nothing_is_cut_that_might_not_go_by_token():
     assert without_padding(on_the_left) is on_the_left
     assert without_padding(whole := packed(documents(LENGTHS))) is whole
     assert without_padding((torch.zeros(2, 3), torch.zeros(2))) is not None
+
+
+def test_samples_of_several_rows_have_the_tokens_of_all_of_them():
+    mask = torch.tensor([[[1, 1, 1], [1, 0, 0]], [[1, 1, 0], [1, 1, 0]], [[1, 1, 1], [1, 1, 1]]])
+    pairs = {"input_ids": torch.zeros(3, 2, 3).long(), "attention_mask": mask}
+    assert token_counts(pairs).tolist() == [4, 4, 6]
+    assert token_counts({"input_ids": pairs["input_ids"]}).tolist() == [6, 6, 6]
+    # a mask of who sees whom says nothing of padding
+    seen = {"input_ids": torch.zeros(3, 4).long(), "attention_mask": torch.ones(3, 4, 4)}
+    assert token_counts(seen).tolist() == [4, 4, 4]

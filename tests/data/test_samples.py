@@ -188,6 +188,17 @@ def test_tensors_in_a_list_fit_two_readings() -> None:
     assert [len(view) for view in by_first.take(views, torch.tensor([1]))] == [1, 1, 1]
 
 
+def test_a_member_that_is_missing_is_no_sample() -> None:
+    """(inputs, None) in a batch of two: not two samples, of which one is missing."""
+    with pytest.raises(ValueError, match=r"\[1\] None\) in a batch of 2 samples.* take="):
+        Samples().take((torch.zeros(2, 3), None), torch.tensor([0]))
+    told = Samples(batch_size=lambda batch: len(batch[0]))
+    for size in (5, 2):  # told apart by the first, and so in the last of an epoch
+        taken = told.take((torch.arange(size), None), torch.tensor([1]))
+        assert taken[0].tolist() == [1]
+        assert taken[1] is None
+
+
 def test_a_square_of_readings_is_refused_too() -> None:
     batch = {"views": [torch.zeros(3, 8)] * 3, "labels": torch.arange(3)}
     with pytest.raises(ValueError, match="one entry a sample, or members that hold all samples"):

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from sifting import AdditiveExit, MemoryExit, Sifter
+from sifting.exits.beside import Beside
+from sifting.exits.block import BlockExit
 from sifting.rng import RandomState
 from tests.helpers.loaders import KINDS, Counted, make_loader, seed_everything, streams
 from tests.helpers.models import Net
@@ -102,11 +104,14 @@ def train(
     call: Callable[..., Any] | None = None,
     on_batch: Callable[[int], None] = lambda step: None,
     optimizer: torch.optim.Optimizer | None = None,
+    compiles: bool = False,
 ) -> list[Any]:
     """A loop: what each step trained, and its loss."""
     model = sifter.model
     call = call or model
     optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=0.05)
+    if compiles:
+        optimizer.step = torch.compile(optimizer.step, backend="eager")  # type: ignore[method-assign]
     scaler = torch.amp.GradScaler("cpu", enabled=autocast)
     found: list[Any] = []
     for x, y in sifter(loader):
@@ -398,6 +403,38 @@ def test_optimizers_wait_and_other_writers_are_told() -> None:
             break
 
 
+def test_a_step_waits_for_what_is_read_and_not_for_its_scores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU the scores are read back when the device has come to them, which holds up nobody."""
+    net, late = make_net(), threading.Event()
+    unlearned = BlockExit.unlearned
+
+    def slowly(self: BlockExit) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            assert late.wait(20)
+        return unlearned(self)
+
+    monkeypatch.setattr(BlockExit, "unlearned", slowly)
+    sifter = Sifter(net, ahead=1, audit_every=0, **EXITS["block"])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step, (x, y) in enumerate(sifter(make_loader_of("samples"))):
+        late.clear()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()  # while the thread is still at it
+        late.set()
+        if step == 4:
+            break
+
+
+def test_a_compiled_step_of_an_optimizer_waits_too() -> None:
+    how: dict[str, Any] = {"steps": 5, "compiles": True}
+    sifter = Sifter(make_net(), ahead=1, audit_every=0, **EXITS["block"])
+    seed_everything()
+    found = train(sifter, make_loader_of("samples"), **how)
+    assert found == reference(EXITS["block"], "samples", **how)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -459,6 +496,14 @@ def test_compiled_models() -> None:
     found = train(sifter, make_loader_of("samples"))
     assert found == reference(EXITS["block"], "samples")
     assert len(used) == STEPS - 2
+
+
+def test_where_nothing_is_drawn_ahead_there_is_nothing_to_save_or_to_take() -> None:
+    beside = Sifter(make_net(), ahead=1, **EXITS["block"]).beside
+    assert isinstance(beside, Beside)
+    beside.wait()
+    assert beside.state_dict() is None
+    assert beside.take((torch.zeros(2, 8), torch.zeros(2).long())) is None
 
 
 def test_a_loop_left_open_ends_with_the_interpreter_and_says_nothing() -> None:

@@ -12,7 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter
 from sifting.exits.best import AGAIN, FIRST, LATER, BestExit
+from sifting.exits.block import BlockExit
 from sifting.exits.economy import Economy
+from sifting.exits.tuned import TunedExit
 from sifting.exits.ways import Way
 from sifting.measure.costs import Costs, WayCost
 from tests.helpers.models import SMALL, Net, token_batch
@@ -89,6 +91,35 @@ def test_every_way_is_measured_and_the_dear_one_is_left(
     assert used.name != "exit 1"
     assert costs[0].used == (costs[0].gain == max(way.gain for way in costs))
     assert "in use" in str(costs)
+
+
+def test_what_a_device_had_to_do_before_is_no_ways_to_pay(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU the exact losses are still being computed when the first way is asked."""
+    torch.manual_seed(0)
+    queued: list[float] = []
+
+    def wait(device: torch.device) -> None:
+        clock.seconds += sum(queued)
+        queued.clear()
+
+    def queueing(method: Any, seconds: float) -> Any:
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            queued.append(seconds)
+            return method(self, *args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr("sifting.exits.best._wait", wait)
+    monkeypatch.setattr(BlockExit, "examine", queueing(BlockExit.examine, 7.0))
+    monkeypatch.setattr(Way, "score", queueing(Way.score, 0.2))
+    monkeypatch.setattr(TunedExit, "learn", queueing(TunedExit.learn, 0.1))
+    sifter = Sifter(Net(), keep=0.5, exit="auto", score="loss", audit_every=0)
+    _run(sifter, clock, _batches(FIRST + 1))
+    costs = {way.name: way.cost for way in sifter.costs()}
+    assert costs["exit 1"] == pytest.approx(0.2)
+    assert costs["tuned"] == pytest.approx(0.3)
 
 
 def test_during_a_look_the_exact_losses_choose(clock: Clock) -> None:

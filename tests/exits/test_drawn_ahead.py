@@ -21,16 +21,16 @@ from sifting.rng import RandomState
 
 def test_what_was_scored_ahead_comes_back_without_its_candidates() -> None:
     future: Future[Any] = Future()
-    future.set_result((torch.tensor([1.0, 2.0]), {"labels": [1]}))
+    future.set_result((torch.tensor([1.0, 2.0]), {"batches": 1}))
     ahead = DrawnAhead("candidates", RandomState.now(), future=future)
-    again = DrawnAhead.from_plain(ahead.to_plain())
+    again = DrawnAhead.from_plain(ahead.to_plain(), {"batches": 7})
     assert again is not None
     assert again.batch is None
     assert again.scores is not None
     assert again.scores.tolist() == [1.0, 2.0]
-    assert again.lessons == {"labels": [1]}
+    assert again.lessons == {"batches": 1}
     assert again.streams.same_as(ahead.streams)
-    assert DrawnAhead.from_plain(None) is None
+    assert DrawnAhead.from_plain(None, {}) is None
 
 
 def test_what_failed_is_not_part_of_a_state() -> None:
@@ -42,7 +42,10 @@ def test_what_failed_is_not_part_of_a_state() -> None:
 
 def test_a_damaged_state_is_refused() -> None:
     with pytest.raises(ValueError, match="what was scored ahead has no 'streams'"):
-        DrawnAhead.from_plain({"scores": None, "lessons": {}})
+        DrawnAhead.from_plain({"scores": None, "lessons": {}}, {})
+    plain = DrawnAhead("candidates", RandomState.now(), lessons={"batches": 1}).to_plain()
+    with pytest.raises(ValueError, match="'batches', which the exit has not learned"):
+        DrawnAhead.from_plain(plain, {})
 
 
 def test_a_parameter_that_is_written_meanwhile_is_named() -> None:

@@ -111,3 +111,44 @@ def test_images_come_in_every_layout() -> None:
     ):
         sifter = Sifter(Last(), exit="input", keep=0.5)
         assert sifter.select((x, y)).scores.shape == (6,)
+
+
+class Gallery(nn.Module):
+    """Takes a list of pictures of any size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool, self.head = nn.AdaptiveAvgPool2d(2), nn.Linear(12, 3)
+
+    def forward(self, pictures: list[Tensor]) -> Tensor:
+        return self.head(torch.stack([self.pool(picture) for picture in pictures]).flatten(1))
+
+
+def pictures_batch(size: int) -> tuple[tuple[Tensor, ...], Tensor]:
+    return tuple(torch.randn(3, 4 + i % 3, 5) for i in range(size)), torch.arange(size) % 3
+
+
+def test_colour_channels_are_not_samples() -> None:
+    """A list of pictures reaches the model as tensors of three rows, as many as are tried first."""
+    asked = {"keep": 0.5, "forward": lambda model, batch: model(batch[0])}
+    with pytest.raises(ValueError, match=r"a row for each sample, and 2 samples come as \(3, "):
+        Sifter(Gallery(), exit="input", labels=lambda batch: batch[1], **asked).select(
+            pictures_batch(8)
+        )
+    for exit in ("tuned", "auto"):
+        sifter = Sifter(Gallery(), exit=exit, labels=lambda batch: batch[1], **asked)
+        for size in (8, 8, 6):
+            chosen = sifter.select(pictures_batch(size))
+            assert chosen.scores.shape == (size,)
+
+
+def test_what_it_looks_at_is_found_beside_lists_of_any_length() -> None:
+    """A member is found by its place in the batch, whatever lists of tensors stand before it."""
+    model = nn.Linear(5, 3)
+    asked = {"forward": lambda model, batch: model(batch[1]), "labels": lambda batch: batch[2]}
+    beside = Sifter(model, exit="input", keep=0.5, audit_every=0, **asked)
+    alone = Sifter(model, exit="input", keep=0.5, audit_every=0)
+    for size in (8, 6, 12):
+        x, y = torch.randn(size, 5), torch.arange(size) % 3
+        boxes = [torch.randn(1 + i % 3, 4) for i in range(size)]
+        assert torch.equal(beside.select((boxes, x, y)).scores, alone.select((x, y)).scores)

@@ -18,6 +18,7 @@ from hypothesis.strategies import SearchStrategy
 
 REMEDIES = ("take=", "batch_size=", "collate", "forward=", "labels=", "losses=", "loss_fn=")
 ROUND = 2000  # cases: Hypothesis remembers all of a round, and a failure ends it
+MOST_FAILURES = 20  # rounds that fail before a kind is given up
 
 
 @dataclass
@@ -36,6 +37,17 @@ class Sweep:
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
+    def wants_more(self, examples: int) -> bool:
+        """Whether there were fewer outcomes than wanted, and not too many failures to go on."""
+        return self.outcomes.total() < examples and len(self.failures) < MOST_FAILURES
+
+    def __str__(self) -> str:
+        counts = (
+            f"{self.outcomes[outcome]} {outcome}"
+            for outcome in ("right", "refused", "wrong", "crashed")
+        )
+        return f"{', '.join(counts)} ({self.seconds:.0f} s of CPU)"
+
 
 @dataclass(frozen=True)
 class Fuzz:
@@ -53,38 +65,24 @@ class Fuzz:
         """Check `examples` cases, the same every time; raises at the first that fails."""
         return self._round(examples, None)
 
-    def sweep(
-        self,
-        *,
-        examples: int,
-        start: int,
-        done: Sweep | None = None,
-        after: Callable[[Sweep], None],
-    ) -> Sweep:
-        """Check cases in rounds until there were `examples` outcomes, or 20 rounds failed.
+    def go_on(self, sweep: Sweep, *, examples: int, start: int) -> None:
+        """Check one more round of cases, and count what it comes to.
 
         A round that fails counts as one outcome, "wrong" or "crashed"; the next one has other cases.
 
         Args:
-            examples: how many outcomes at least.
+            sweep: what the rounds before came to.
+            examples: how many outcomes are wanted in all.
             start: the seed of the first round; those after it follow from it.
-            done: what an earlier sweep came to, which this one goes on with.
-            after: called after every round.
         """
-        sweep = Sweep() if done is None else done
-        while sweep.outcomes.total() < examples and len(sweep.failures) < 20:
-            begin = time.process_time()
-            try:
-                sweep.outcomes += self._round(
-                    min(ROUND, examples), start + 1_000_003 * sweep.rounds
-                )
-            except Exception as error:  # whatever the library raises is what is looked for
-                sweep.outcomes["wrong" if isinstance(error, AssertionError) else "crashed"] += 1
-                sweep.failures.append("".join(traceback.format_exception(error)))
-            sweep.rounds += 1
-            sweep.seconds += time.process_time() - begin
-            after(sweep)
-        return sweep
+        begin = time.process_time()
+        try:
+            sweep.outcomes += self._round(min(ROUND, examples), start + 1_000_003 * sweep.rounds)
+        except Exception as error:  # whatever the library raises is what is looked for
+            sweep.outcomes["wrong" if isinstance(error, AssertionError) else "crashed"] += 1
+            sweep.failures.append("".join(traceback.format_exception(error)))
+        sweep.rounds += 1
+        sweep.seconds += time.process_time() - begin
 
     def _round(self, examples: int, start: int | None) -> Counter[str]:
         outcomes: Counter[str] = Counter()

@@ -145,7 +145,7 @@ def test_misuse_is_told(tmp_path: Path) -> None:
         pl.Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(
             module, sifting.loader(DataLoader(data(), batch_size=8))
         )
-    with pytest.raises(ValueError, match=r"a batch that was not sifted.*sifting.loader\(loader\)"):
+    with pytest.raises(ValueError, match=r"a batch that was not sifted.*callback.loader\(loader\)"):
         pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[sifting], **quiet).fit(
             module, DataLoader(data(), batch_size=8)
         )

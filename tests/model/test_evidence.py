@@ -13,16 +13,17 @@ from tests.helpers.plans import plan_of
 class Weighted(nn.Module):
     """As many classes as rows of pixels, so that shapes do not tell which dimension is which."""
 
-    def __init__(self) -> None:
+    def __init__(self, ignore: int = -100) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
+        self.scale, self.ignore = nn.Parameter(torch.ones(())), ignore
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        output = {"logits": self.scale * x}
-        if labels is not None:
-            weight = torch.tensor([0.3, 1.1])
-            output["loss"] = F.cross_entropy(output["logits"], labels, weight=weight)
-        return output
+        z = self.scale * x
+        if labels is None:
+            return {"logits": z}
+        weight = torch.tensor([0.3, 1.1])
+        loss = F.cross_entropy(z, labels, weight=weight, ignore_index=self.ignore)
+        return {"logits": z, "loss": loss}
 
 
 @pytest.mark.filterwarnings("ignore:the model's loss is not one:sifting.SiftingWarning")
@@ -38,7 +39,50 @@ def test_weights_of_classes_are_refused_when_they_first_show() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the model's loss is not one:sifting.SiftingWarning")
-def test_a_label_of_no_class_is_named_where_only_the_model_knows_its_loss() -> None:
+def test_a_number_that_means_no_label_is_no_class_that_tells() -> None:
+    """With 255 for a class, the first batch would seem to have shown that there are no weights."""
+    sifter = Sifter(Weighted(ignore=255), exit="last", score="loss")
+    alike = torch.tensor([[[0, 1], [0, 1]], [[0, 255], [1, 255]]])
+    unlike = torch.tensor([[[0, 0], [255, 1]], [[0, 0], [0, 255]]])
+    x = torch.randn(2, 2, 2, 2)
+    sifter.score({"x": x, "labels": alike})
+    with pytest.raises(ValueError, match="class weights"):
+        sifter.score({"x": x, "labels": unlike})
+
+
+class Segmenting(nn.Module):
+    def __init__(self, ignore: int) -> None:
+        super().__init__()
+        self.scale, self.ignore = nn.Parameter(torch.ones(())), ignore
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        z = self.scale * x
+        loss = None if labels is None else F.cross_entropy(z, labels, ignore_index=self.ignore)
+        return {"logits": z} if loss is None else {"logits": z, "loss": loss}
+
+
+@pytest.mark.parametrize("ignore", [255, -1])
+def test_a_number_that_means_no_label_may_be_met_late(ignore: int) -> None:
+    """After batches that have shown all there is to show of the classes."""
+    sifter = Sifter(Segmenting(ignore), exit="last", score="loss")
+    for number in range(40):
+        x, labels = torch.randn(6, 3, 2, 4), torch.randint(0, 3, (6, 2, 4))
+        if number > 36:
+            labels[4, 1, 1:] = ignore
+        got = sifter.score({"x": x, "labels": labels})
+        losses = F.cross_entropy(x, labels, ignore_index=ignore, reduction="none").flatten(1)
+        counted = (labels != ignore).flatten(1).sum(dim=1)
+        torch.testing.assert_close(got, losses.sum(dim=1) / counted)
+
+
+@pytest.mark.parametrize(
+    ("shows", "message"),
+    [(True, r"labels\[4, 1\] is 77, and logits .* loss_fn="), (False, r"row 4, .*77.* loss_fn=")],
+)
+@pytest.mark.filterwarnings("ignore:the model's loss is not one:sifting.SiftingWarning")
+def test_a_label_of_no_class_is_named_where_only_the_model_knows_its_loss(
+    shows: bool, message: str
+) -> None:
     class Smoothed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -46,15 +90,21 @@ def test_a_label_of_no_class_is_named_where_only_the_model_knows_its_loss() -> N
 
         def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
             z = self.scale * x
+            found = {"logits": z} if shows else {}
             if labels is None:
-                return {"logits": z}
+                return found
             loss = F.cross_entropy(z.flatten(0, 1), labels.flatten(), label_smoothing=0.2)
-            return {"logits": z, "loss": loss}
+            return {**found, "loss": loss}
 
-    labels = torch.tensor([[0, 1], [1, 0], [0, 0], [1, 1], [1, 77]])
-    sifter = Sifter(Smoothed(), exit="last", score="loss")
-    with pytest.raises(ValueError, match=r"row 4, .*77.* loss_fn="):
-        sifter.score({"x": torch.randn(5, 2, 2), "labels": labels})
+    labels = torch.tensor([[0, 1], [1, 0], [0, 0], [1, 1], [1, 1]])
+    wrong = torch.tensor([[0, 1], [1, 0], [0, 0], [1, 1], [1, 77]])
+    x = torch.randn(5, 2, 2)
+    with pytest.raises(ValueError, match=message):
+        Sifter(Smoothed(), exit="last", score="loss").score({"x": x, "labels": wrong})
+    late = Sifter(Smoothed(), exit="last", score="loss")
+    late.score({"x": x, "labels": labels})
+    with pytest.raises(ValueError, match=message):
+        late.score({"x": x, "labels": wrong})
 
 
 def test_a_class_is_known_once_samples_differed_in_it() -> None:

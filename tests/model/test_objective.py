@@ -344,3 +344,37 @@ def test_a_label_that_nothing_predicts_is_not_taken_for_the_one_that_means_none(
     assert "-3 is no label" not in repr(sifter)
     with pytest.raises(ValueError, match=r"labels\[1, 2\] is -3"):
         sifter.score({"ids": ids, "labels": torch.tensor([[1, 0, 2], [1, 2, -3], [2, 1, 4]])})
+
+
+class LossAlone(hf.LlamaForCausalLM):  # type: ignore[misc]
+    """As a fused head patches a model: given labels it returns its loss, and no logits in any mode."""
+
+    def forward(self, *args: object, labels: Tensor | None = None, **kwargs: object) -> object:
+        output = super().forward(*args, labels=labels, **kwargs)
+        if labels is not None:
+            output.logits = None
+        return output
+
+
+def test_a_model_that_gives_its_loss_alone_is_scored_by_the_logits_it_gives_without_labels() -> (
+    None
+):
+    torch.manual_seed(0)
+    config = hf.LlamaConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        initializer_range=0.3,
+    )
+    model = LossAlone(config).eval()
+    rows = torch.randint(0, 40, (6, 9))
+    batch = {"input_ids": rows, "labels": rows.masked_fill(torch.rand(6, 9) < 0.3, -100)}
+    sifter = Sifter(model, exit="last", score="loss", keep=0.5)
+    got = sifter.score(batch)  # a warning here would be an error
+    want = [model(**{k: v[i : i + 1] for k, v in batch.items()}).loss.item() for i in range(6)]
+    assert got.tolist() == pytest.approx(want, rel=1e-5)
+    assert "lm_head only where labels are" in str(sifter)
+    entropies = Sifter(model, exit=1, score="entropy", keep=0.5).score(batch)
+    assert entropies.unique().numel() == 6

@@ -40,7 +40,9 @@ def test_rows_that_tell_most_are_tried() -> None:
     assert rows(torch.tensor([1, 2, 1, -1])) == [0, 1, 3]
     padded = torch.arange(20).reshape(4, 5) + 1
     padded[2, 3:] = 0
-    assert rows(padded) == [0, 1, 2]
+    assert rows(padded + 1000 * (padded > 0)) == [0, 1, 2]
+    padded[3, 1] = 255
+    assert rows(padded) == [0, 1, 2, 3]
     assert rows(torch.full((4,), -100)) is None
     assert rows(torch.tensor([[1.0, 0], [0, 1.0], [1.0, 1.0]])) == [0, 2]
 

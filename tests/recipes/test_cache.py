@@ -14,7 +14,7 @@ from sifting.training.recipe import DataError
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="Set SIFT_CACHE to a folder that can be written"):
+    with pytest.raises(DataError, match="set SIFT_CACHE to a folder that can be written"):
         cache_folder(tmp_path / "file" / "cache")
 
 

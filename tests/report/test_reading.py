@@ -128,7 +128,7 @@ def test_what_cannot_be_judged_or_drawn_costs_itself_alone(
     found = collect([runs])
     assert set(found.experiments[0].arms) == {"baseline", "random-keep"}
     assert {s.reason for s in found.skipped} == {"unexpected RuntimeError: a mistake of ours"}
-    monkeypatch.setattr("sifting.report.figures.clocks._draw", lambda *_: 1 / 0)
+    monkeypatch.setattr("sifting.report.figures.clocks._plot", lambda *_: 1 / 0)
     source = page(found, written="now")
     assert "It cannot be drawn: unexpected ZeroDivisionError" in source
     assert 'id="e0-time"' in source

@@ -50,7 +50,7 @@ def test_a_group_has_one_legend_of_arms_and_then_lines(experiment: Experiment) -
 def test_what_cannot_be_drawn_or_shown_is_named(
     experiment: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sifting.report.figures.clocks._draw", lambda *_: 1 / 0)
+    monkeypatch.setattr("sifting.report.figures.clocks._plot", lambda *_: 1 / 0)
     figures = {f.id: f.problem for g in view(experiment, 0, full=True).groups for f in g.figures}
     assert figures["e0-clocks"] == "unexpected ZeroDivisionError: division by zero"
     assert not figures["e0-time"]

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sifting import Sifter, checksums
+from sifting import Sifter, checksums, files
 from sifting.training.checkpoints import Found
 from sifting.training.engine import Diverged, Engine
 from sifting.training.problem import Pace
@@ -341,6 +341,30 @@ def test_a_full_disk_ends_the_run_with_a_message_and_it_goes_on_later(
     assert "No space left" in run.summary["stopped_by"]
     again = reopened(tmp_path / "run", pace=PACE, arm=ARMS[0])
     assert again.run() == "finished"
+
+
+def test_a_run_that_fills_the_disk_to_the_last_byte_can_still_say_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=PACE, arm=ARMS[0])
+    engine.advance(9)
+    room, write = tmp_path / "run" / ".room", files.Sink.write
+    assert room.stat().st_size >= 2**15
+
+    def full_until_some_is_given_back(sink: Any, data: Any) -> int:
+        if room.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(sink, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.Sink, "write", full_until_some_is_given_back)
+        with pytest.raises(RunError, match="No space left on device"):
+            engine.advance(9)
+    assert read_run(tmp_path / "run").status == "stopped"
+    again = reopened(tmp_path / "run", pace=PACE, arm=ARMS[0])
+    assert room.exists()
+    assert again.run() == "finished"
+    assert not room.exists()
 
 
 def test_a_folder_deleted_under_the_run_is_named(tmp_path: Path) -> None:

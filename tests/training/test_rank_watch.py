@@ -51,6 +51,13 @@ def test_nobody_hangs_where_nobody_has_spoken_yet() -> None:
     assert hung({}, 60) is None
 
 
+def test_a_rank_that_has_never_spoken_is_named_and_not_the_one_that_waits_for_it() -> None:
+    mute = Sign(1, "", 0, "drawing", silent=70, still=70)
+    said = "rank 1 has not answered for 70 s, since training began"
+    assert hung({0: sign(0, 5, "backward"), 1: mute}, 60) == said
+    assert hung({0: sign(0, 5, "backward"), 1: mute}, 80) is None
+
+
 def test_a_rank_alone_is_not_watched() -> None:
     before = threading.active_count()
     with watching(object(), 1.0, label="sift train"):  # type: ignore[arg-type]
@@ -118,6 +125,44 @@ def test_ranks_that_meet_at_one_that_is_stopped_end_with_a_message(
         said := capsys.readouterr().err
     )
     assert "since update 7: rank 0 ends too" in said
+
+
+class Answering(Silent):
+    """A store that answers, which holds what ranks have said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.said[key] = value
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.said for key in keys)
+
+    def get(self, key: str) -> bytes:
+        return self.said[key].encode()
+
+
+def test_ranks_speak_at_once_and_one_that_never_does_ends_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+    ended: threading.Event,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = Answering()
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: store)
+    watch = RankWatch(Training(), timeout=0.5, label="sift train")
+    watch.start()
+    deadline = time.monotonic() + 10
+    while "sift/rank-0" not in store.said and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert "sift/rank-0" in store.said
+    assert ended.wait(10)
+    watch.stop()
+    assert "rank 1 has not answered for" in capsys.readouterr().err
+    assert "since training began" in store.said["sift/given-up"]
 
 
 def test_stopping_waits_for_a_call_of_the_store_that_is_under_way(store: Silent) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from sifting import files
 from sifting.training import run_writer
 from sifting.training.checkpoints import Found
 from sifting.training.run_folder import RunError, read_run
@@ -63,24 +66,10 @@ def test_a_line_that_the_disk_has_no_room_for_is_not_written_by_half(
 ) -> None:
     folder = make(tmp_path)
     whole = (folder.path / "metrics.jsonl").read_bytes()
-
-    class Small:
-        def __init__(self, path: Path) -> None:
-            self.path = path
-
-        def __enter__(self) -> Small:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            pass
-
-        def write(self, data: bytes) -> int:
-            with open(self.path, "ab") as file:
-                return file.write(data[:7])
-
+    write = os.write
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", lambda path, *a, **o: Small(path))
-        with pytest.raises(OSError, match="No space left"):
+        patch.setattr(files.os, "write", lambda file, data: write(file, data[:7]))
+        with pytest.raises(OSError, match=r"No space left on device: .*metrics\.jsonl"):
             folder.log({"kind": "train", "step": 6})
     assert (folder.path / "metrics.jsonl").read_bytes() == whole
     folder.finish("stopped", {})
@@ -133,3 +122,40 @@ def test_how_often_to_save_may_change_on_the_way(tmp_path: Path) -> None:
     RunFolder.reopen(folder.path, config=now, found=Found(), free=("checkpoint_every",))
     with pytest.raises(RunError, match="checkpoint_every: None → '5m'"):
         RunFolder.reopen(folder.path, config=now, found=Found())
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "audits.jsonl", "checkpoints"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_run_is_not_written_through_a_planted_link(
+    name: str, there: bool, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    if there:
+        other.write_text("precious")
+    folder = make(tmp_path)
+    (tmp_path / "new").mkdir()
+    for path in (folder.path, tmp_path / "new"):
+        if (path / name).is_dir():
+            shutil.rmtree(path / name)
+        (path / name).unlink(missing_ok=True)
+        (path / name).symlink_to(other)
+    with pytest.raises(RunError, match=rf"{name} is a link: a run is not written through one"):
+        RunFolder.create(tmp_path / "new", config={})
+    with pytest.raises(RunError, match=rf"{name} is a link"):
+        RunFolder.reopen(folder.path, config={"seed": 1}, found=Found())
+    if name == "metrics.jsonl":
+        with pytest.raises(OSError, match=r"metrics\.jsonl"):  # planted while it runs
+            folder.log({"kind": "train", "step": 6})
+    assert other.exists() == there
+    assert not there or other.read_text() == "precious"
+
+
+def test_an_error_of_the_disk_is_told_from_one_of_the_users_own_files(tmp_path: Path) -> None:
+    folder = make(tmp_path)
+    for number in (errno.ENOSPC, errno.EFBIG, errno.ESTALE):
+        said = folder.trouble(OSError(number, os.strerror(number)))
+        assert said is not None
+        assert os.strerror(number) in said
+    assert folder.trouble(OSError(errno.ENOENT, "no such file", "/elsewhere/data.csv")) is None
+    own = OSError(errno.EACCES, "may not", str(folder.path / "summary.json"))
+    assert folder.trouble(own) is not None

@@ -7,16 +7,16 @@ import threading
 
 import pytest
 
-from sifting.training.signals import PATIENCE, exit_code, listening
+from sifting.training.signals import PATIENCE, at_once, exit_code, listening
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_is_a_request_and_one_that_comes_later_stops_at_once(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, heard = [5.0], []
     monkeypatch.setattr("sifting.training.signals.time.monotonic", lambda: now[0])
-    with pytest.raises(KeyboardInterrupt), listening(heard.append):
+    with pytest.raises(KeyboardInterrupt) as stopped, listening(heard.append):
         signal.raise_signal(number)
         now[0] += 0.9 * PATIENCE
         signal.raise_signal(number)  # the same request, told twice
@@ -24,6 +24,7 @@ def test_the_first_is_a_request_and_one_that_comes_later_stops_at_once(
         now[0] += PATIENCE
         signal.raise_signal(number)
     assert heard == [number.name]
+    assert exit_code(at_once(stopped.value)) == code
 
 
 def test_handlers_are_put_back() -> None:

@@ -112,6 +112,18 @@ def test_an_arm_that_is_sooner_there_but_ends_behind_is_not_called_harm() -> Non
     assert verdict.decision.harmed == ()
 
 
+def test_what_asks_and_leaves_all_as_it_is_does_no_harm_by_asking() -> None:
+    """An autopilot that never selects ends as the plain run does, some percent later."""
+    for pace, harmed in ((1.03, ()), (1.12, ("auto",))):
+        slower = (PLAIN[0], [pace, pace + 0.002, pace - 0.001])
+        verdict = comparison(UPDATES, baseline=PLAIN, random_keep=PLAIN, auto=slower)
+        ratio = verdict.arm("auto").time_ratio
+        assert ratio is not None
+        assert ratio.above(1)
+        assert verdict.decision.harmed == harmed
+        assert verdict.outcome == ("harm" if harmed else "no gain")
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 10_000),

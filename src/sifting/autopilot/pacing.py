@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sifting.plain import Plain
+
 FIRST, OFTEN = 16, 2  # rehearsals that are timed, and the steps between two of them
-FEWEST, SHARE = 4, 0.02  # of a short run: as many as so many of its steps, but not fewer
+FEWEST, SHARE = 4, 0.01  # of a short run: as many as so many of its steps, but not fewer
 EARLY, LATER = 0.04, 0.002  # share of a step that rehearsals may take: at first, and later on
 LONG = 0.12  # share of the run that counts as its beginning
 UNPLANNED = 256  # steps that do, where its length is not known
 UNKNOWN = 0.05  # cost, in steps, where the clocks do not tell
-HOPELESS = 0.5  # cost of choosing, in steps, from which on it cannot pay
+HOPELESS = 0.35  # cost of choosing, in steps, from which on it cannot pay
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Pacing:
     def first(self) -> int:
         """Rehearsals that are timed.
 
-        >>> Pacing(steps=300).first, Pacing(steps=5000).first, Pacing().first
+        >>> Pacing(steps=600).first, Pacing(steps=5000).first, Pacing().first
         (6, 16, 16)
         """
         return FIRST if self.steps is None else min(FIRST, max(FEWEST, round(SHARE * self.steps)))
@@ -92,9 +94,10 @@ class Pacing:
 
     def load(self, plain: Mapping[str, Any]) -> None:
         """Go on from what `to_plain` gave."""
-        cost = plain["cost"]
-        self.seconds, self.count = float(plain["seconds"]), int(plain["count"])
-        self.cost = None if cost is None else float(cost)
+        found = Plain(plain, "the autopilot's pacing")
+        seconds, count = found.number("seconds"), found.whole("count")
+        self.cost = None if found.get("cost") is None else found.number("cost")
+        self.seconds, self.count = seconds, count
 
 
 def _period(cost: float, share: float) -> int:

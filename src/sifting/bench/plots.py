@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sifting.bench import protocol
 from sifting.bench.wording import Result, best_of
-from sifting.report.figures.canvas import Canvas, Drawing, arm_marks, capital, dashed, new_axes
-from sifting.report.palette import style
+from sifting.report.figures.canvas import Canvas, Drawing, arm_marks, capital, heights
+from sifting.report.figures.plot import Line, Plot, axis, reach
 from sifting.report.tables import Table
 
 EARLY = 0.15  # of the time: what lies before is steep and says little
@@ -31,33 +30,32 @@ def curves(name: str, result: Result) -> bytes:
     scale = 100.0 if result["percent"] else 1.0
     whole = result["curves"][protocol.BASELINE]["seconds"][-1]
 
-    def draw(canvas: Canvas) -> Any:
-        figure, axes = new_axes(canvas)
-        early = []
+    def plot(canvas: Canvas) -> Plot:
+        lines, early = [], []
         for index, arm in enumerate(arms):
             found = result["curves"][arm]
             shares = [second / whole for second in found["seconds"]]
-            heights = [scale * value for value in found["figure"]]
-            early += [
-                height for share, height in zip(shares, heights, strict=True) if share > EARLY
-            ]
-            dash, mark = style(index)
-            colour = canvas.palette.of(index)
-            axes.plot(shares, heights, color=colour, linestyle=dash, marker=mark, markersize=4)
+            values = [scale * value for value in found["figure"]]
+            early += [value for share, value in zip(shares, values, strict=True) if share > EARLY]
+            lines.append(Line(index, shares, values, size=4))
+        low, high = reach(heights(lines))
         if early and result["lower_is_better"]:
-            axes.set_ylim(top=max(early))
+            high = max(early)
         elif early:
-            axes.set_ylim(bottom=min(early))
-        if result["target"] is not None:
-            dashed(axes, scale * result["target"], canvas)
-        axes.set_xlim(left=0)
-        axes.set_xlabel("time ÷ the baseline's")
-        axes.set_ylabel(f"{result['metric']} (%)" if result["percent"] else result["metric"])
-        return figure
+            low = min(early)
+        last = reach([share for line in lines for share in line.x])[1]
+        metric = f"{result['metric']} (%)" if result["percent"] else result["metric"]
+        target = result["target"]
+        return Plot(
+            axis("time ÷ the baseline's", (0.0, last), canvas.across()),
+            axis(metric, (low, high), canvas.up, side="y", grid=True),
+            tuple(lines),
+            () if target is None else (scale * target,),
+        )
 
     title = f"{capital(name)}: {result['metric']} over time"
     marks = arm_marks(arms, range(len(arms)))
-    return Drawing(name, "", title, "", Table("", [], []), marks, draw).file("svg")
+    return Drawing(name, "", title, "", Table("", [], []), marks, plot).file("svg")
 
 
 def predicted(points: Sequence[tuple[str, str, float, float]]) -> bytes:
@@ -68,26 +66,27 @@ def predicted(points: Sequence[tuple[str, str, float, float]]) -> bytes:
     """
     names = list(dict.fromkeys(task for task, *_ in points))
 
-    def draw(canvas: Canvas) -> Any:
-        figure, axes = new_axes(canvas)
+    def plot(canvas: Canvas) -> Plot:
+        lines = []
         for index, task in enumerate(names):
-            mine = [(x, y) for name, _, x, y in points if name == task]
-            axes.scatter(
-                [100 * x for x, _ in mine],
-                [100 * y for _, y in mine],
-                color=canvas.palette.of(index),
-                marker=style(index)[1],
-            )
-        axes.axline((0, 0), slope=1, color=canvas.palette.muted, linewidth=0.8)
-        dashed(axes, 0.0, canvas)
-        axes.axvline(0.0, color=canvas.palette.muted, linewidth=0.8)
-        axes.set_xlabel("predicted saving (%)")
-        axes.set_ylabel("measured saving (%)")
-        return figure
+            mine = [(100 * x, 100 * y) for name, _, x, y in points if name == task]
+            x, y = zip(*mine, strict=True)
+            lines.append(Line(index, x, y, joined="no", size=6))
+        across = reach([0.0, *(x for line in lines for x in line.x)])
+        up = reach([0.0, *(y for line in lines for y in line.y)])
+        low, high = min(across[0], up[0]), max(across[1], up[1])
+        equal = Line(0, [low, high], [low, high], every=0, tone="muted")
+        none = Line(0, [0.0, 0.0], list(up), every=0, tone="muted")
+        return Plot(
+            axis("predicted saving (%)", across, canvas.across()),
+            axis("measured saving (%)", up, canvas.up, side="y", grid=True),
+            (equal, none, *lines),
+            (0.0,),
+        )
 
     marks = arm_marks(names, range(len(names)))
     return Drawing(
-        "predicted", "", "Predicted and measured", "", Table("", [], []), marks, draw
+        "predicted", "", "Predicted and measured", "", Table("", [], []), marks, plot
     ).file("svg")
 
 

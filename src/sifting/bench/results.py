@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sifting import files
+from sifting import checksums, files
 from sifting.bench import protocol
 from sifting.bench.running import ADVICE, FORMAT, NAME
 from sifting.training.run_folder import Run, RunError, read_run
@@ -70,14 +70,14 @@ def result_of(folder: Path) -> dict[str, Any] | None:
     Args:
         folder: of the task.
     """
-    note = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    note = checksums.read_json(folder / NAME, required=False)
     runs = [
         read_run(path.parent) for path in sorted((folder / "compared").glob("*/seed-*/run.json"))
     ]
     runs = [run for run in runs if run.status in ("finished", "failed")]
     if not any(run.config["arm"] == protocol.BASELINE for run in runs):
         return None
-    manifest = json.loads((folder / "compared" / "comparison.json").read_text(encoding="utf-8"))
+    manifest = checksums.read_json(folder / "compared" / "comparison.json", required=False)
     by_arm: dict[str, list[Run]] = {}
     for run in runs:
         by_arm.setdefault(run.config["arm"], []).append(run)
@@ -123,7 +123,7 @@ def _advice(path: Path) -> dict[str, Any] | None:
     """What was predicted: savings by arm, and the sentence; None where nobody asked."""
     if not path.exists():
         return None
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = checksums.read_json(path, required=False)
     return {"arms": found["arms"], "pays": found["pays"], "sentence": found["sentence"]}
 
 

@@ -10,7 +10,6 @@ Both are folders of `sift compare`, which goes on where it stopped.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -22,7 +21,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from sifting import files
+from sifting import checksums
 from sifting.advice.observing import advise
 from sifting.advice.wording import sentence
 from sifting.bench import protocol
@@ -35,6 +34,7 @@ from sifting.compare.workload import FunctionWorkload, RecipeWorkload, seed_all
 from sifting.measure.stopwatch import Clock
 from sifting.training.arms import ARMS
 from sifting.training.config import RunConfig
+from sifting.training.locks import locked
 from sifting.training.recipe import DataError
 from sifting.training.run_folder import RunError, read_run
 
@@ -100,9 +100,8 @@ class TaskRun:
         found = protocol.arms_of(classes=task.classes, known=known)
         self.arms = found if bench.arms is None else bench.arms
         self.seeds = tuple(range(task.seeds if bench.seeds is None else bench.seeds))
-        self.note: dict[str, Any] = {**self._read_note(), "about": task.about}
-        if command:
-            self.note["command"] = command
+        self.command = command
+        self.note: dict[str, Any] = self._read_note()  # early, for what it may refuse
 
     def _with_data(self, config: RunConfig) -> RunConfig:
         """The settings, with the folder of the data where the recipe wants to be told."""
@@ -140,7 +139,7 @@ class TaskRun:
         if not path.exists():
             return fresh
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            found = checksums.read_json(path, required=False)  # those of before have none
             then = found["asked"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path} is damaged: {type(error).__name__} {error}") from error
@@ -157,13 +156,24 @@ class TaskRun:
         self.note = {**self.note, **more}
         try:
             self.out.mkdir(parents=True, exist_ok=True)
-            files.write_json(self.out / NAME, self.note)
+            checksums.write_json(self.out / NAME, self.note)
         except OSError as error:
             raise RunError(f"cannot write to {self.out}: {error}") from error
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other processes off the task, whose note is read once they are."""
+        with locked(self.out):
+            self.note = {**self._read_note(), "about": self.task.about}
+            self._write_note(**({"command": self.command} if self.command else {}))
+            yield
+
     def run(self, console: Console) -> str | None:
         """Run what is left; returns the signal that stopped it, if one did."""
-        self._write_note()
+        with self._alone():
+            return self._run(console)
+
+    def _run(self, console: Console) -> str | None:
         tuned = protocol.tuned_arms(self.arms, self.bench.tune)
         tunes = isinstance(self.workload, RecipeWorkload)
         if tunes and not set(tuned) <= set(self.note.get("rates", {})):
@@ -182,7 +192,10 @@ class TaskRun:
 
     def advise(self, console: Console) -> str | None:
         """Have the task predicted, on a seed that is compared nowhere; as `run` otherwise."""
-        self._write_note()
+        with self._alone():
+            return self._advise(console)
+
+    def _advise(self, console: Console) -> str | None:
         tunes = isinstance(self.workload, RecipeWorkload) and self.bench.tune != "none"
         if tunes and protocol.BASELINE not in self.note.get("rates", {}):
             stopped = self._choose_rates(console)
@@ -196,7 +209,7 @@ class TaskRun:
         problem = self.workload.problem(config)
         found = advise(problem, updates=self.length, config=config, target=self.name)
         tell(console, f"{self.name}: {sentence(found)}")
-        files.write_json(self.out / ADVICE, {**found.to_dict(), "sentence": sentence(found)})
+        checksums.write_json(self.out / ADVICE, {**found.to_dict(), "sentence": sentence(found)})
         return None
 
     @property

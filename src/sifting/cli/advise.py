@@ -17,7 +17,7 @@ from sifting import files
 from sifting.advice.observing import EFFORT, advise
 from sifting.advice.phases import Advice
 from sifting.advice.wording import COLUMNS, rows, sentence, trial_lines
-from sifting.cli.parsing import parse_preset, refuse, run_many
+from sifting.cli.parsing import check_out_file, parse_preset, refuse, run_many
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.live import tell
 from sifting.compare.workload import (
@@ -95,7 +95,7 @@ def parse(argv: list[str]) -> Asked:
     config: RunConfig = options.config
     refuse(config, workload.presets[preset], {"arm": "the autopilot, which only looks"})
     if options.out is not None:
-        files.check_writable(options.out.parent)
+        check_out_file(options.out)
     given = parse_settings(list(options.set), [])
     config = workload.with_settings(config, given.get(None, {}))
     if isinstance(workload, RecipeWorkload):

@@ -23,7 +23,7 @@ from sifting.compare.workload import import_from_here
 from sifting.terminal import make_console, say
 from sifting.training.engine import Diverged
 from sifting.training.run_folder import RunError
-from sifting.training.signals import exit_code
+from sifting.training.signals import at_once, exit_code
 
 LABEL = "sift bench"
 OUT = Path("runs/bench")
@@ -150,8 +150,8 @@ def _run(args: argparse.Namespace) -> int:
                 stopped = run.advise(console) if advises else run.run(console)
                 if stopped is not None:
                     break
-    except KeyboardInterrupt:
-        stopped = "KeyboardInterrupt"
+    except KeyboardInterrupt as interrupt:
+        stopped = at_once(interrupt)
     if stopped is not None:
         say(f"{LABEL}: stopped by {stopped}; the same command goes on", error=True)
         return exit_code(stopped)

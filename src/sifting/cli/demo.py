@@ -35,6 +35,9 @@ from sifting.verdict.terminal import show
 
 OUT = Path("sift-demo")
 ARMS = ("sift", "auto")  # beside the baseline and random-keep
+# wide layers, so that an update takes long enough for choosing to matter; as in most training
+DEMO = replace(digits.FULL, width=768, batch=64, max_lr=2e-3, held_out=300)
+UPDATES = 300
 WRONG = 0.2  # share of the labels that are drawn anew in the second task
 STEPS, RUNS, CHOICES = 10_000, 100, 8  # of the convex image
 
@@ -43,13 +46,13 @@ def problem(seed: int, *, wrong: float = 0.0) -> Problem:
     """The demo's task, as `sift compare sifting.cli.demo:problem` takes it.
 
     >>> problem(seed=0).batch
-    32
+    64
 
     Args:
         seed: of the run.
         wrong: share of the training labels that are drawn anew.
     """
-    config = replace(digits.FULL, seed=seed)
+    config = replace(DEMO, seed=seed)
     data = digits.read(config)
     train, held_out = (_relabelled(rows, wrong) for rows in (data.train, data.held_out))
     return digits.problem(config, Data(train, held_out, data.test, data.classes))
@@ -95,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="sift demo", description=__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="runs of each arm (default: 5)")
     parser.add_argument(
-        "--updates", type=int, default=600, help="updates of each run (default: 600)"
+        "--updates", type=int, default=UPDATES, help=f"of each run (default: {UPDATES})"
     )
     parser.add_argument("--out", type=Path, default=OUT, help=f"folder (default: {OUT})")
     args = parser.parse_args(argv)
@@ -126,7 +129,7 @@ def _run(out: Path, seeds: int, updates: int) -> int:
             )
             console.print(
                 f"{about}: {len(plan.configs)} arms × {seeds} seeds, {updates} updates of "
-                f"{digits.FULL.batch} samples each; the arms take turns, so that a busy machine is busy for "
+                f"{DEMO.batch} samples each; the arms take turns, so that a busy machine is busy for "
                 "all of them"
             )
             with warnings.catch_warnings(record=True) as heard:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 from collections.abc import Sequence
 
 from sifting._version import __version__
+from sifting.files import DISK
+from sifting.terminal import say
 
 # name -> (module whose `main(argv) -> int` does the job, one line for --help, extra it needs)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -76,6 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     module_name, _, extra = COMMANDS[args.command]
     try:
         return int(importlib.import_module(module_name).main(args.arguments))
+    except OSError as error:
+        if error.errno not in DISK:  # of the user's own code, for one
+            raise
+        say(f"sift {args.command}: {error}", error=True)
+        return 2
+    except KeyboardInterrupt as interrupt:  # before a run listens for it, or after
+        say(f"sift {args.command}: stopped", error=True)
+        return 128 + getattr(signal, str(interrupt), signal.SIGINT)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("sifting"):
             raise

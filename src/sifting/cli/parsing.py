@@ -11,12 +11,13 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import tyro
 from rich.console import Console
 
+from sifting import files
 from sifting.terminal import make_console, say
 from sifting.training.arms import ARMS
 from sifting.training.config import RunConfig
 from sifting.training.engine import Diverged
 from sifting.training.run_folder import RunError
-from sifting.training.signals import exit_code
+from sifting.training.signals import at_once, exit_code
 
 C = TypeVar("C")
 
@@ -132,6 +133,16 @@ def refuse(config: RunConfig, base: RunConfig, instead: Mapping[str, str]) -> No
             raise ValueError(f"--{name.replace('_', '-')} is for single runs: here it is {other}")
 
 
+def check_out_file(path: Path) -> None:
+    """Raise unless a file can be written there once there is something to write, which may be hours later."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ValueError(f"--out {path}: that is a folder, or its folder does not exist")
+    try:
+        files.check_writable(path.absolute().parent)
+    except OSError as error:
+        raise ValueError(f"--out {path}: it cannot be written: {error.strerror}") from error
+
+
 def run_many(
     argv: Sequence[str], *, label: str, text: str, work: Callable[[list[str], Console], str | None]
 ) -> int:
@@ -152,8 +163,8 @@ def run_many(
     except (RunError, Diverged, ValueError, TypeError) as error:
         say(f"{label}: {error}", error=True)
         return 2
-    except KeyboardInterrupt:
-        stopped = "KeyboardInterrupt"
+    except KeyboardInterrupt as interrupt:
+        stopped = at_once(interrupt)
     if stopped is None:
         return 0
     say(f"{label}: stopped by {stopped}; the same command goes on", error=True)

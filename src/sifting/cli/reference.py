@@ -6,14 +6,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import torch
 import tyro
 from rich.console import Console
+from torch import nn
 
-from sifting import files
-from sifting.cli.parsing import parse_preset, refuse, run_many
+from sifting.cli.parsing import check_out_file, parse_preset, refuse, run_many
 from sifting.compare.live import tell
 from sifting.compare.workload import find_workload, import_from_here, parse_settings, seed_all
 from sifting.reference import reference_losses
@@ -59,7 +59,7 @@ def _run(words: list[str], console: Console) -> str | None:
         about="A model's loss of every sample that is to be trained, written to a file.",
     )
     refuse(options.config, workload.presets[preset], {"arm": "no arm: nothing is trained"})
-    files.check_writable(options.out.parent)
+    check_out_file(options.out)
     config = workload.with_settings(
         options.config, parse_settings(list(options.set), []).get(None, {})
     )
@@ -67,7 +67,7 @@ def _run(words: list[str], console: Console) -> str | None:
     problem = workload.problem(config)
     about = f"{workload.name}, seed {config.seed}"
     if options.weights is not None:
-        problem.model.load_state_dict(_weights(options.weights))
+        _load(problem.model, options.weights)
         about += f", {options.weights.name}"
     said = 0
 
@@ -89,12 +89,17 @@ def _run(words: list[str], console: Console) -> str | None:
     return None
 
 
-def _weights(path: Path) -> Any:
+def _load(model: nn.Module, path: Path) -> None:
     try:
-        return torch.load(path, weights_only=True, map_location="cpu")
-    except OSError:
-        raise
+        state = torch.load(path, weights_only=True, map_location="cpu")
+    except OSError as error:
+        raise ValueError(f"--weights {path} cannot be read: {error.strerror}") from error
     except Exception as error:  # what torch says of it is advice to trust the file
         raise ValueError(
-            f"--weights {path} holds no state_dict of tensors alone: {error}"[:300]
+            f"--weights {path} holds no state_dict of tensors alone, or is damaged"
         ) from error
+    try:
+        model.load_state_dict(state)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        said = str(error).splitlines()[0]
+        raise ValueError(f"--weights {path} is not of this model: {said}") from error

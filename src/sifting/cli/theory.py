@@ -10,6 +10,7 @@ from typing import Any
 
 from sifting.cli import theory_commands as commands
 from sifting.cli import theory_past as past
+from sifting.terminal import say
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -21,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             warnings.showwarning = _show_warning
             args.run(args)
     except (ValueError, TypeError, OSError) as error:
-        print(f"sift theory {args.command}: {error}", file=sys.stderr)
+        say(f"sift theory {args.command}: {error}", error=True)
         return 2
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("sifting"):
@@ -139,7 +140,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    say(f"warning: {message}", error=True)
 
 
 if __name__ == "__main__":

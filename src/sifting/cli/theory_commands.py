@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from sifting.theory import (
 )
 from sifting.theory._checks import floats, whole
 from sifting.theory.noise import SIGMA_LIMIT
+from sifting.theory.pairs import AUDITS
 from sifting.theory.plots import (
     check_path,
     plot_estimates,
@@ -33,6 +35,7 @@ from sifting.theory.plots import (
     plot_simulation,
 )
 from sifting.theory.problems import SimulatedProblem
+from sifting.training.run_folder import RunError, check_run_logs
 
 
 def gsgd(args: argparse.Namespace) -> None:
@@ -198,10 +201,21 @@ def noise(args: argparse.Namespace) -> None:
     console.print(f"wrote {path}")
 
 
+def _check_log(path: Path) -> None:
+    """Raise where the log of a run is not what the run wrote to it: half of it would be another estimate."""
+    folder = path if path.is_dir() else path.parent
+    if (folder / "run.json").exists() and (path.is_dir() or path.name == AUDITS):
+        try:
+            check_run_logs(folder)
+        except RunError as error:
+            raise ValueError(str(error)) from error
+
+
 def estimates(args: argparse.Namespace) -> None:
     """Estimate from a run's log, and say what the theory makes of it."""
     console = open_console()
     path = check_path(args.output) if args.output is not None else None
+    _check_log(Path(args.path))
     pairs = read_pairs(args.path)
     e = estimate(
         pairs,

@@ -16,7 +16,7 @@ from sifting.training.launch import process_group, rank_and_world
 from sifting.training.progress import progress_line
 from sifting.training.recipe import RECIPES, find_recipe, run_recipe
 from sifting.training.run_folder import RunError, read_run
-from sifting.training.signals import exit_code
+from sifting.training.signals import at_once, exit_code
 
 USAGE = (
     f"sift train {{{','.join(RECIPES)},module:RECIPE}} PRESET --out FOLDER …\n"
@@ -63,9 +63,9 @@ def main(argv: Sequence[str]) -> int:
     except (RunError, Diverged, ValueError) as error:
         say(f"{label}: {error}", error=True)
         return 2
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         say(f"{label}: stopped at once; --resume goes on from the last checkpoint", error=True)
-        return exit_code("SIGINT")
+        return exit_code(at_once(interrupt))
     if leads:
         summary = read_run(options.out).summary or {}
         done = f"{summary.get('updates')} updates: {summary.get('final')}; {options.out}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sifting.cost.shapes import Shape, check_share, check_whole
 
-CHUNK = 2**23  # logits that scoring holds at a time; a test holds it equal to the one in use
+# Logits that scoring holds at a time, and of how many rows at least; a test holds them equal to those in use.
+CHUNK, ROWS = 2**23, 256
 
 
 def update_bytes(
@@ -66,7 +67,7 @@ def scoring_bytes(
         candidates: how many sequences are scored at once.
         labelled: share of the positions that have a label.
         itemsize: bytes of a number.
-        chunk: logits held at a time.
+        chunk: logits held at a time, where those of 256 rows are fewer.
         copies: tensors of that size at the peak; 2 for score="loss", 4 for "entropy".
     """
     check_whole("candidates", candidates, 1)
@@ -77,6 +78,6 @@ def scoring_bytes(
     tokens = candidates * shape.length
     mlp = tokens * (2 * shape.hidden + (3 if shape.gated else 2) * shape.intermediate)
     rows = labelled * tokens
-    logits = min(rows * shape.vocab, max(chunk, shape.vocab))
+    logits = min(rows * shape.vocab, max(chunk, ROWS * shape.vocab))
     head = (tokens + rows) * shape.hidden + copies * logits
     return itemsize * float(max(mlp, head))

@@ -84,7 +84,8 @@ class Division:
                 return self.change(node)
             # clear here, and no longer in a batch of as many samples as this has members
             clear = self.strict and len(node) != self.size and path not in self.seen
-            if clear and node and all(is_array(m) and self._fits(m) for m in node):
+            there = [member for member in node if member is not None]
+            if clear and there and all(is_array(m) and self._fits(m) for m in there):
                 self.seen[path] = "members"
         elif self.strict and isinstance(node, Mapping):
             ragged = sorted(RAGGED & {key for key in node if isinstance(key, str)})
@@ -171,7 +172,8 @@ class Division:
             return False
         if self.strict and path in self.seen:
             return self.seen[path] == "entries"
-        readings = [self._fits(member) for member in node]
+        # what is missing fits either reading
+        readings = [self._fits(member) for member in node if member is not None]
         found = self._read(node, readings, path)
         if self.strict:
             self.seen[path] = "entries" if found else "members"

@@ -28,7 +28,9 @@ REMEDY = (
 )
 
 
-def nothing_to_choose(batch: Any, size: int, *, remedy: str = "") -> ValueError:
+def nothing_to_choose(
+    batch: Any, size: int, *, drawn: int | None = None, remedy: str = ""
+) -> ValueError:
     """What a batch of one candidate raises; a row of tokens may be documents that nobody marked.
 
     >>> print(nothing_to_choose((torch.zeros(1, 3), torch.zeros(1)), 1))
@@ -37,12 +39,20 @@ def nothing_to_choose(batch: Any, size: int, *, remedy: str = "") -> ValueError:
     Args:
         batch: the candidates.
         size: how many there are.
+        drawn: of how many samples that were drawn by index they are made; None where they were not.
         remedy: a further one.
     """
-    said = (
-        f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep times the "
-        f"batch you train on{remedy}"
-    )
+    if drawn is None:
+        said = (
+            f"a candidate batch of {size} leaves nothing to choose from: let the loader yield 1/keep times "
+            f"the batch you train on{remedy}"
+        )
+    else:
+        said = (
+            f"the collate function makes {size} sample of the {drawn} candidates that were drawn "
+            f"({describe(batch)}), which leaves nothing to choose from: let it give each an entry, or say how "
+            "many samples there are with batch_size= and how to take some with take=lambda batch, indices: …"
+        )
     members = batch.values() if isinstance(batch, Mapping) else ()
     if any(_is_row_of_tokens(member) for member in members):
         said += f". If its row is several documents one after the other, {REMEDY}"

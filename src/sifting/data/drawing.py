@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from sifting.data.begun import take_begun
+from sifting.data.documents import nothing_to_choose
 from sifting.data.generators import chain_of, generators_of, restore_generators
 from sifting.data.position import DrawnStep, IndexPosition
+from sifting.data.samples import Samples
 from sifting.data.stream import IndexStream
 from sifting.rng import RandomState
 
@@ -80,6 +82,34 @@ def twin_of(loader: Any, sampler: IndexSampler) -> Any:
     if "_initial_iter_for_state_dict" in loader.__dict__:  # torchdata's: it has such an iterator
         twin.__dict__["_initial_iter_for_state_dict"] = False
     return twin
+
+
+def samples_drawn(samples: Samples, batch: Any, draw: DrawnStep, *, by_id: str = "") -> int:
+    """How many samples a batch is, of those that were drawn; raises where that cannot be worked with.
+
+    >>> import torch
+    >>> samples_drawn(Samples(), torch.zeros(3, 8), DrawnStep([4, 2, 9, 7], 2, 4, sifts=True))
+    3
+
+    A row of the data set may hold several documents, each a sample of its own; a collate function
+    may drop samples, or make several of one.
+
+    Args:
+        samples: how batches divide.
+        batch: what the collate function made.
+        draw: of what.
+        by_id: the exit, for people, where it goes by which sample is which.
+    """
+    found, drawn = samples.size(batch), len(draw.indices)
+    if found != drawn and by_id:
+        raise ValueError(
+            f"the collate function makes {found} samples of the {drawn} that were drawn, so nobody knows which "
+            f"they are, and {by_id} goes by that: let it make one of each, or pass draws='batch' and ids= "
+            "(the member of the batch that names them)"
+        )
+    if found < 2 <= drawn and draw.sifts:
+        raise nothing_to_choose(batch, found, drawn=drawn)
+    return found
 
 
 def count_steps(samples: int, size: int, plan: CandidatePlan) -> int:

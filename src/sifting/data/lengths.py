@@ -31,7 +31,8 @@ def token_counts(batch: Any) -> Tensor | None:
     tensor([3, 1])
     >>> token_counts((torch.zeros(2, 8, 8), torch.zeros(2)))   # images
 
-    Of a packed batch, those of each document. Without an attention mask padding cannot be told, and
+    Of a packed batch, those of each document; of samples with several rows each (pairs, choices), those of
+    all its rows. Without an attention mask padding cannot be told, and
     every row has all of its tokens.
     """
     spans = documents(batch) if isinstance(batch, Mapping) else None
@@ -40,9 +41,14 @@ def token_counts(batch: Any) -> Tensor | None:
     inputs = batch[0] if isinstance(batch, list | tuple) and batch else batch
     if isinstance(inputs, Mapping):
         mask = inputs.get("attention_mask")
-        if isinstance(mask, Tensor) and mask.ndim == 2:
-            return mask.bool().sum(dim=1).cpu()
         inputs = inputs.get("input_ids", inputs.get("inputs_embeds"))
+        several = _has_several_rows(inputs)
+        if isinstance(mask, Tensor) and (
+            mask.ndim == 2 or (several and mask.shape == inputs.shape)
+        ):
+            return mask.bool().flatten(1).sum(dim=1).cpu()
+        if several:
+            return torch.full(inputs.shape[:1], inputs[0].numel())
         embedded = isinstance(inputs, Tensor) and inputs.ndim == 3
     else:
         embedded = False
@@ -51,6 +57,11 @@ def token_counts(batch: Any) -> Tensor | None:
     if embedded or (inputs.ndim == 2 and not inputs.is_floating_point()):
         return torch.full(inputs.shape[:1], inputs.shape[1])
     return None
+
+
+def _has_several_rows(inputs: Any) -> bool:
+    """Whether each sample has several rows of tokens: a pair, or the choices of a question."""
+    return isinstance(inputs, Tensor) and inputs.ndim == 3 and not inputs.is_floating_point()
 
 
 def labelled_counts(batch: Any, labels: Tensor | None, size: int) -> Tensor | None:

@@ -1,9 +1,8 @@
 """The order in which a loader would read its samples, pass after pass, as indices.
 
 An epoch's first pass is the plain loader's own: drawn from the same generators at the same moment.
-Selection draws more candidates than one pass holds; the passes after it are drawn from a seed, with
-every generator that a sampler might use set aside and put back, so that the next epoch's first pass
-is the plain loader's again.
+Selection draws more candidates than one pass holds; the passes after it are drawn from a seed, with every
+generator set aside and put back, so that the next epoch's first pass is the plain loader's again.
 """
 
 from __future__ import annotations
@@ -11,12 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any
 
 from sifting.data.generators import OwnGenerators
 from sifting.plain import Plain
 
 FAR = 1_000_003  # between the epochs that a sampler is told in one pass and in the next
+AHEAD = 32  # batches of a further pass that are taken from the sampler at once
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class StreamPosition:
 def _run_of_sizes(plain: Any) -> tuple[int, int]:
     pair = plain if isinstance(plain, list | tuple) and len(plain) == 2 else (plain, None)
     found = Plain({"size": pair[0], "times": pair[1]}, "a run of batches")
-    return found.whole("size"), found.whole("times", least=1)
+    return found.whole("size", least=1), found.whole("times", least=1)
 
 
 def plain_index(index: Any) -> Any:
@@ -139,6 +140,7 @@ class IndexStream:
         self._extra = self._taken = self._passed = 0
         self._over = False
         self._aside = OwnGenerators(sampler)
+        self._read: deque[Any] = deque()  # batches of a further pass, ahead of those taken
         self._pass = iter(sampler) if first is None else first
         self.size = 0  # what the step drawn last trains
         self._batch_size = 0  # the largest of the first pass so far: what a step trains
@@ -146,19 +148,13 @@ class IndexStream:
     @property
     def position(self) -> StreamPosition:
         """Where the stream is."""
-        return StreamPosition(
-            self._extra,
-            self._taken,
-            self._over,
-            self._passed,
-            tuple(self._carry),
-            self._sizes.runs(),
-        )
+        counts = (self._extra, self._taken, self._over, self._passed)
+        return StreamPosition(*counts, tuple(self._carry), self._sizes.runs())
 
     def go_to(self, place: StreamPosition) -> None:
         """Move a fresh stream on to a place; nothing but indices is read.
 
-        The generators of the first pass must be where they were when it began.
+        Generators must be where they were when the first pass began.
         """
         self._over, self._extra = place.over, place.extra
         if place.extra:
@@ -236,9 +232,12 @@ class IndexStream:
         self._aside.begin(self.seed + self._extra, self._extra * FAR)
         with self._aside.used():
             self._pass = iter(self.sampler)
+        self._read.clear()
 
     def _next(self) -> Sequence[Any] | None:
         if not self._extra:
             return next(self._pass, None)
-        with self._aside.used():
-            return next(self._pass, None)
+        if not self._read:  # generators are exchanged once for many batches
+            with self._aside.used():
+                self._read.extend(islice(self._pass, AHEAD))
+        return self._read.popleft() if self._read else None

@@ -328,6 +328,9 @@ class AutoExit(Exit):
         found = Plain(state, "the autopilot's exit")
         refused, costs = found.inside("refused"), found.inside("costs")
         prices = {name: costs.number(name) for name in costs}
+        for name, known in (("looks", self.scorers), ("active", (*self.scorers, PREDICTED))):
+            if found.get(name) not in ("", *known, *refused):
+                found.refuse(name, f"one of {', '.join(known)}, or empty")
         predictor = LossPredictor()
         if "predictor" in state:
             predictor.load_state_dict(found.inside("predictor").content)

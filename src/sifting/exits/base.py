@@ -70,7 +70,7 @@ class Exit(ABC):
     reference: Callable[[Sequence[Any]], Tensor] | None = None
     default_score: Score = "entropy"  # where the user names none
     default_explore = 0.0  # share of random picks, where the user names none
-    remedy = "exit='tuned', a later exit, a larger explore= (0.5)"  # where it chooses badly
+    remedy = "exit='tuned', a later exit"  # where it chooses badly
     cheaper = "an earlier exit, or exit=MemoryExit()"  # where it takes too long
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ thread                   └──── truncated forward of the copy ───
 The thread runs a copy of the model's modules over the same parameters (`model/replica.py`), and nothing
 else: it draws no random number, talks to no other rank, and what an exit would learn it sets aside.
 Parameters are written by optimizers, each of which waits until nothing reads them. On CUDA the thread has a
-stream of its own, of the lowest priority there is.
+stream of its own, and it is the device that waits (`exits/turns.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import os
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from sifting.data.tree import leaves
 from sifting.exits.base import Exit
 from sifting.exits.drawn_ahead import (
     DrawnAhead,
@@ -33,6 +33,7 @@ from sifting.exits.drawn_ahead import (
 )
 from sifting.exits.economy import Economy
 from sifting.exits.thread_context import Context, prepare_thread
+from sifting.exits.turns import Turn, side_stream
 from sifting.model.plan import Plan
 from sifting.model.replica import Replica, modules_run
 from sifting.rng import RandomState
@@ -79,20 +80,19 @@ class Beside:
         if self._executor is None:
             # its thread ends with the executor, and before the interpreter does
             self._executor = ThreadPoolExecutor(1, "sifting-ahead", initializer=prepare_thread)
-            self._handle = register_optimizer_step_pre_hook(self._before_step)
+            # a compiled step calls it too, between its graphs
+            held = torch.compiler.disable(self._before_step)  # type: ignore[no-untyped-call]
+            self._handle = register_optimizer_step_pre_hook(held)
         generator = scorer.economy.generator
         ahead.undo = generator, generator.get_state()
         with scorer.economy.drawing(advance=True):
             economy = scorer.economy.again()
         exit, plan = self._twins(plan)
-        ready, device = None, scorer.device
-        if device.type == "cuda":
-            # 0 is the lowest priority that CUDA has
-            self._stream = self._stream or torch.cuda.Stream(device, priority=0)  # type: ignore[no-untyped-call]
-            ready = torch.cuda.current_stream(device).record_event()
-        context = Context(device, scorer.autocasts, torch.get_default_device(), self._stream)
+        self._stream = self._stream or side_stream(scorer.device)
+        context = Context(scorer.device, scorer.autocasts, torch.get_default_device(), self._stream)
+        ahead.turn = Turn(self._stream)
         ahead.future = self._executor.submit(
-            self._score, ahead, exit, plan, economy, context, ready
+            self._scored, ahead.batch, exit, plan, economy, context, ahead.turn
         )
 
     def prove(
@@ -120,7 +120,7 @@ class Beside:
         context = Context(device, scorer.autocasts, torch.get_default_device(), None)
         with modules_run(scorer.model) as originals:
             again = scorer.economy.again()
-            found_B, _ = self._scored(batch, exit, plan, again, context, learn=False)
+            found_B, _ = self._scored(batch, exit, plan, again, context, None)
         check_copy(originals, found_B, scores_B.cpu(), exact=device.type == "cpu")
         self._proven.add(scorer.kind(batch))
 
@@ -136,7 +136,7 @@ class Beside:
         ahead = self.ahead
         if ahead is None or ahead.batch is not batch:
             return None
-        self.wait()
+        self.hold()
         self.ahead = None
         if ahead.future is not None:
             ahead.scores, ahead.lessons = ahead.future.result()
@@ -146,22 +146,24 @@ class Beside:
         return ahead.scores
 
     def wait(self) -> None:
-        """Wait until nothing is read any more that training may write."""
+        """Wait until nothing is read any more that training may write, whatever stream writes it."""
         ahead = self.ahead
-        if ahead is None or ahead.future is None:
+        if ahead is not None and ahead.future is not None:
+            wait([ahead.future])
+        self.hold()
+
+    def hold(self) -> None:
+        """Let nothing that is queued from here on write what is read: a device waits, not its host."""
+        ahead = self.ahead
+        if ahead is None or ahead.turn is None or ahead.settled:
             return
-        wait([ahead.future])
-        if ahead.settled:
-            return
+        ahead.turn.hold()
         ahead.settled = True
-        if ahead.done is not None:
-            torch.cuda.current_stream(self.scorer.device).wait_event(ahead.done)
         check_unwritten(self.scorer.model, ahead.versions)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Hook of every optimizer."""
-        if not torch.compiler.is_compiling():
-            self.wait()
+        self.hold()
 
     def drop(self) -> None:
         """Forget what was drawn ahead; nothing of it was learned yet."""
@@ -203,27 +205,6 @@ class Beside:
         assert self._replica is not None
         return self.scorer.exit.beside(self._replica.twin), plan.beside(self._replica.twin)
 
-    def _score(
-        self,
-        ahead: DrawnAhead,
-        exit: Exit,
-        plan: Plan,
-        economy: Economy,
-        context: Context,
-        ready: Any,
-    ) -> tuple[Tensor, Mapping[str, Any]]:
-        """What the thread does."""
-        if ready is not None:
-            self._stream.wait_event(ready)
-            for value in leaves(ahead.batch):
-                if isinstance(value, Tensor) and value.device.type == "cuda":
-                    value.record_stream(self._stream)
-        trusting = plan.trusting(ahead.batch)
-        found = self._scored(ahead.batch, exit, trusting, economy, context, learn=True)
-        if ready is not None:
-            ahead.done = self._stream.record_event()
-        return found
-
     def _scored(
         self,
         batch: Any,
@@ -231,16 +212,23 @@ class Beside:
         plan: Plan,
         economy: Economy,
         context: Context,
-        *,
-        learn: bool,
+        turn: Turn | None,
     ) -> tuple[Tensor, Mapping[str, Any]]:
+        """Scores by the copy, and what is to be learned from them: what the thread does in its turn."""
         assert self._replica is not None
         scorer, model = self.scorer, self._replica.model
         with scorer.busy(), context.open():
-            moved = scorer.moved(batch)
-            scores_B = scorer.scored(
-                plan, moved, learn=learn, host=batch, exit=exit, model=model, economy=economy
-            )
+            with nullcontext() if turn is None else turn.working(batch):
+                trusted = plan if turn is None else plan.trusting(batch)
+                scores_B = scorer.scored(
+                    trusted,
+                    scorer.moved(batch),
+                    learn=turn is not None,
+                    host=batch,
+                    exit=exit,
+                    model=model,
+                    economy=economy,
+                )
             # read here, where nobody waits for it but this thread
             return scores_B.float().cpu(), exit.unlearned()
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from sifting.exits.base import Exit, Setting
 from sifting.exits.block import BlockExit
-from sifting.exits.ways import Way, possible_ways
+from sifting.exits.ways import Way, check_saved_way, possible_ways
 from sifting.log import say
 from sifting.measure.costs import HALF, Costs, WayCost
 from sifting.measure.quality import quality
@@ -30,11 +31,8 @@ from sifting.parallel.detect import first_rank
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
 
-FIRST, LATER = (
-    16,
-    8,
-)  # selections of the first look, and of those after it; their second half is judged
-AGAIN = 400  # selections until it is looked at again; twice as many each time
+FIRST, LATER = 16, 8  # selections of the first look, and of later ones; their second half is judged
+AGAIN = 400  # selections until it is looked at again; then at three times as many, each time
 BETTER = 1.02  # by so much another way must be ahead to take the place of the one in use
 
 
@@ -76,6 +74,7 @@ class BestExit(Exit):
         self._loaded: Mapping[str, Any] = {}  # states of ways that are yet to be made
         self._was_used = ""  # the name of the one among them
         self._score: Score = "entropy"
+        self._device = torch.device("cpu")  # that candidates were scored on
 
     def __repr__(self) -> str:
         used = self.used.name if self.used else self._was_used  # also before a state is put back
@@ -143,7 +142,7 @@ class BestExit(Exit):
 
     def _compare(self, plan: Plan, model: nn.Module, batch: Any, score: Score) -> Tensor:
         """Scores by every way, noted; gives those of the whole model."""
-        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+        self._device = device = next((p.device for p in model.parameters()), torch.device("cpu"))
         exact_B = self._exact.examine(plan, model, batch).exact
         self._pending.setdefault("", []).append(exact_B.float())
         for way in self.ways:
@@ -153,22 +152,29 @@ class BestExit(Exit):
                     device,
                     ranks=self._ranks,
                 )
-            begin = now()
-            found_B = way.score(plan, model, batch, score, learn=True)
-            _wait(device)
-            self._spent[way.name] = self._spent.get(way.name, 0.0) + now() - begin
+            with self._charging(way, device):
+                found_B = way.score(plan, model, batch, score, learn=True)
             self._pending.setdefault(way.name, []).append(found_B.float())
         if score == "loss":
             return exact_B
         return self._exact.score(plan, model, batch, score, False)
 
+    @contextmanager
+    def _charging(self, way: Way, device: torch.device) -> Iterator[None]:
+        """While open, time is a way's to pay for: also what a device has yet to do, but not before it."""
+        _wait(device)
+        begin = now()
+        yield
+        _wait(device)
+        self._spent[way.name] = self._spent.get(way.name, 0.0) + now() - begin
+
     def learn(self, plan: Plan) -> None:
         for way in self.ways:
-            if self._pending or way is self.used or self.used is None:
-                begin = now()
+            if self._pending:
+                with self._charging(way, self._device):
+                    way.exit.learn(plan)
+            elif way is self.used or self.used is None:
                 way.exit.learn(plan)
-                if way.name in self._spent:
-                    self._spent[way.name] += now() - begin
         self._selections += 1
         if self._pending:
             self._judge()
@@ -199,8 +205,7 @@ class BestExit(Exit):
     def end_step(self) -> None:
         """The user's step is over: its time is what scoring is measured by."""
         if self._begun is not None:
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+            _wait(self._device)
             self._steps.append(now() - self._begun)
             self._begun = None
 
@@ -240,15 +245,7 @@ class BestExit(Exit):
     # -- state
 
     def state_dict(self) -> dict[str, Any]:
-        ways = {
-            way.name: {
-                "exit": way.exit.state_dict(),
-                "economy": way.economy.state_dict(),
-                "seconds": list(way.seconds),
-                "measured": [list(row) for row in way.measured],
-            }
-            for way in self.ways
-        }
+        ways = {way.name: way.state_dict() for way in self.ways}
         return {
             "used": self.used.name if self.used else self._was_used,
             "counts": [self._selections, self._look_ends, self._next],
@@ -266,8 +263,11 @@ class BestExit(Exit):
         named = dict(zip(("selections", "ends", "next"), found.items("counts"), strict=True))
         counts = [Plain(named, "its counts").whole(name) for name in named]
         steps = found.numbers("steps")
-        ways = found.inside("ways").content
-        self._loaded, self._was_used = dict(ways), str(state["used"])
+        ways = found.inside("ways")
+        for name in ways:
+            check_saved_way(name, ways.get(name))
+        self._loaded = dict(ways.content)
+        self._was_used = str(state["used"])
         if self.ways:
             self._restore()
         self._selections, self._look_ends, self._next = counts
@@ -279,12 +279,7 @@ class BestExit(Exit):
             return
         for way in self.ways:
             if way.name in self._loaded:
-                saved = Plain(self._loaded[way.name], f"the way {way.name!r}")
-                way.exit.load_state_dict(saved.inside("exit").content)
-                way.economy.load_state_dict(saved.inside("economy").content)
-                way.seconds = saved.numbers("seconds")
-                rows = [saved.numbers("measured", row, length=3) for row in saved.items("measured")]
-                way.measured = [(a, b, c) for a, b, c in rows]
+                way.load_state_dict(self._loaded[way.name])
         self.used = next((way for way in self.ways if way.name == self._was_used), None)
         self._loaded = {}
 

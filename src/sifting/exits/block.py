@@ -61,14 +61,17 @@ class BlockExit(Exit):
     @property
     def remedy(self) -> str:  # type: ignore[override]
         if self.at == "last":  # exact already: no other exit knows better
-            return "score='loss', a larger explore= (0.5)"
-        return Exit.remedy
+            return "score='loss'"
+        last = self.block is not None and self.k == len(self.block[0])
+        return "exit='tuned', exit='last'" if last else "exit='tuned', a later exit"
 
     @property
     def cheaper(self) -> str:  # type: ignore[override]
         if self.at == "last":
-            return "exit='tuned', exit=1, or exit=MemoryExit()"
-        return Exit.cheaper
+            return "exit='tuned', or exit=MemoryExit()"
+        if self.k == 1:
+            return "less of each candidate (rows=, view=), or exit=MemoryExit()"
+        return "an earlier exit (exit=1), or exit=MemoryExit()"
 
     def __init__(self, at: int | str) -> None:
         if isinstance(at, bool) or not isinstance(at, int | str):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from sifting.data.samples import Samples
 from sifting.data.tree import describe
@@ -28,6 +32,37 @@ def check_count(samples: Samples, batch: Any, count: int) -> None:
         "take=lambda batch, indices: … where they are not along the first dimension; or pass forward= "
         "that returns a row for each sample"
     )
+
+
+def by_sample(
+    samples: Samples, probe: Any, features: Callable[[Any], Tensor], *, who: str, instead: str
+) -> Tensor:
+    """What an exit finds for some samples; raises where that has not a row for each of them.
+
+    >>> first_image = torch.zeros(3, 8, 8)  # whose colour channels are as many as the samples
+    >>> by_sample(Samples(), torch.zeros(3, 5), lambda _: first_image, who="it", instead="…")
+    Traceback (most recent call last):
+    ValueError: it needs a row for each sample, and 2 samples come as (3, 8, 8): …
+
+    A number of rows may be the number of samples by chance, so it is asked with one sample fewer, too.
+
+    Args:
+        samples: how batches divide.
+        probe: some samples.
+        features: what the exit finds for a batch.
+        who: the exit, for people.
+        instead: what else there is, for people.
+    """
+    size = samples.size(probe)
+    found = told = features(probe)
+    if found.size(0) == size > 1:
+        size -= 1
+        told = features(samples.take(probe, torch.arange(size), size=size + 1))
+    if told.size(0) != size:
+        raise ValueError(
+            f"{who} needs a row for each sample, and {size} samples come as {describe(told)}: {instead}"
+        )
+    return found
 
 
 def in_step(plan: Plan) -> Plan:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.exits.predictors import checked_lessons
+from sifting.exits.turns import Turn
 from sifting.plain import Plain
 from sifting.rng import RandomState
 
@@ -24,9 +26,9 @@ class DrawnAhead:
         scores: of each, on the CPU, once they are known.
         lessons: what the exit wants to learn from them, then.
         future: the scoring under way, which gives both.
+        turn: what orders it and the step.
         versions: of the model's parameters when it began.
-        done: what a CUDA stream waits for before it may write what was read.
-        settled: whether it is known to be over.
+        settled: whether training has its way again.
         undo: the sifter's generator, and its state before positions were drawn.
     """
 
@@ -35,8 +37,8 @@ class DrawnAhead:
     scores: Tensor | None = None
     lessons: Mapping[str, Any] = field(default_factory=dict)
     future: Future[tuple[Tensor, Mapping[str, Any]]] | None = None
+    turn: Turn | None = None
     versions: list[int] = field(default_factory=list)
-    done: Any = None
     settled: bool = False
     undo: tuple[torch.Generator, Tensor] | None = None
 
@@ -50,13 +52,18 @@ class DrawnAhead:
         return {"streams": self.streams.to_plain(), "scores": scores, "lessons": dict(lessons)}
 
     @classmethod
-    def from_plain(cls, plain: Any) -> DrawnAhead | None:
-        """Back from what `to_plain` gave, or from nothing."""
+    def from_plain(cls, plain: Any, learned: Mapping[str, Any]) -> DrawnAhead | None:
+        """Back from what `to_plain` gave, or from nothing.
+
+        Args:
+            plain: what it gave.
+            learned: the state of the exit, which lessons have to suit.
+        """
         if plain is None:
             return None
         found = Plain(plain, "what was scored ahead")
         scores = None if found.get("scores") is None else found.tensor("scores", dims=1)
-        lessons = found.inside("lessons").content
+        lessons = checked_lessons(found.inside("lessons"), learned)
         return cls(None, found.made("streams", RandomState.from_plain), scores, lessons)
 
 

@@ -174,8 +174,10 @@ class HeldOutReference(Reference):
         """Go on from what `state_dict` gave: nothing is learned again."""
         if state:
             found = Plain(state, "the reference")
-            found.inside("exit")
+            InputExit().load_state_dict(found.inside("exit").content)  # here, to be used later
             if found.get("model") is not None:
-                found.inside("model")
+                weights = found.inside("model")
+                for name in weights:
+                    weights.tensor(name)
         self._ready, self._copy, self._plan, self._exit = False, None, None, None
         self._saved = dict(state) or None

@@ -6,18 +6,18 @@ Shapes: B samples, F pooled features.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
 
+from sifting.exits.checks import by_sample
 from sifting.exits.tuned import TunedExit
 from sifting.model.call import mask_of
 from sifting.model.features import WIDEST, model_input, pooled_input
 from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.model.stack import StackError
-from sifting.model.values import tensors_in
+from sifting.plain import Plain
 
 ALWAYS, SELDOM = 200, 4  # batches from each of which it learns; of later ones, one in so many
 COUNT = "batches scored"  # in a state, beside the predictors
@@ -43,6 +43,9 @@ class InputExit(TunedExit):
     Args:
         lr: learning rate of its own Adam.
     """
+
+    remedy = "exit='tuned', exit=MemoryExit()"
+    cheaper = "exit=MemoryExit(), or a larger every="
 
     def __init__(self, *, lr: float = 1e-2) -> None:
         super().__init__(lr=lr)
@@ -84,16 +87,15 @@ class InputExit(TunedExit):
                     f"an InputExit cannot predict {part.logits} at every position: choose exit='tuned' or "
                     "exit='last'"
                 )
-        given = model_input(model, lambda: plan.call.run(model, probe))
-        size = plan.call.samples.size(probe)
-        if len(given) != size:
-            raise ValueError(
-                f"an InputExit needs a row for each sample, and {size} samples reach the model as a tensor of "
-                f"shape {tuple(given.shape)}: choose exit='tuned' or exit='last'"
-            )
-        named = isinstance(probe, Mapping)  # whose members may come in another order
-        members = probe.items() if named else enumerate(tensors_in(probe))
-        self._member = next((place for place, member in members if member is given), None)
+        self._member = None
+        given = by_sample(
+            plan.call.samples,
+            probe,
+            lambda batch: self._hidden(plan, model, batch),
+            who="an InputExit",
+            instead="choose exit='tuned' or exit='last'",
+        )
+        self._member = _place_of(given, probe)
         self._by_losses = plan.kind == "losses"
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
@@ -106,10 +108,12 @@ class InputExit(TunedExit):
         self._scored = max(self._scored, ALWAYS)
 
     def _hidden(self, plan: Plan, model: nn.Module, batch: Any) -> Tensor:
-        if isinstance(self._member, int) and not isinstance(batch, Mapping):
-            return next(islice(tensors_in(batch), self._member, None))
-        if isinstance(batch, Mapping) and isinstance(batch.get(self._member), Tensor):
-            found: Tensor = batch[self._member]
+        found: Any = None
+        if isinstance(batch, Mapping):
+            found = batch.get(self._member)
+        elif self._member is not None:
+            found = batch[self._member]
+        if isinstance(found, Tensor):
             return found
         return model_input(model, lambda: plan.call.run(model, batch))
 
@@ -127,5 +131,15 @@ class InputExit(TunedExit):
         return {**super().state_dict(), COUNT: self._scored}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        scored = Plain({COUNT: 0, **state}, "the exit").whole(COUNT)
         super().load_state_dict({name: saved for name, saved in state.items() if name != COUNT})
-        self._scored = int(state.get(COUNT, 0))
+        self._scored = scored
+
+
+def _place_of(given: Tensor, batch: Any) -> Any:
+    """Where in a batch a tensor stands: a key or a number; None where it is no member of it."""
+    if isinstance(batch, Mapping):
+        return next((key for key, member in batch.items() if member is given), None)
+    if isinstance(batch, list | tuple):
+        return next((i for i, member in enumerate(batch) if member is given), None)
+    return None

@@ -1,6 +1,6 @@
 """What a tuned exit can learn to predict, and what its heads are trained on.
 
-Shapes: B samples, T positions, H features, C classes, N labelled positions.
+Shapes: B samples, T positions, H features, C classes, N labelled positions; F pooled features.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class MemoryExit(Exit):
     learns = True
     shardable = True
     default_score = "loss"
-    remedy = "a larger revisit=, or a larger explore= (0.5)"
+    remedy = "a larger revisit="
     cheaper = "a larger keep="
 
     def __init__(self, size: int | None = None, *, revisit: float = 0.1) -> None:

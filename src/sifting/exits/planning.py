@@ -135,13 +135,18 @@ class Planner:
         return plan
 
     def _holds(self, kind: tuple[Any, ...], batch: Any, host: Any) -> bool:
-        """Whether a plan gives the model's own loss of a batch with classes that it was not tried on."""
+        """Whether a plan gives the model's own loss of a batch with classes that it was not tried on.
+
+        It does not where a label is of no class either: in the model's loss, that number may mean none.
+        """
         plan = self.plans[kind]
-        still = self.ranks is not None or not self.exit.runs  # nothing more is run for it
-        if still or self._evidence[kind].suffices(plan, host):
+        if self.ranks is not None or not self.exit.runs:  # nothing more is run for it
             return True
         try:
-            self._verify(kind, plan, batch)
+            if self._evidence[kind].suffices(plan, host):
+                plan.check_batch(host)
+            else:
+                self._verify(kind, plan, batch)
         except ValueError:  # found anew, or refused
             self._evidence[kind] = CheckedClasses()
             return False

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sifting.plain import Plain
+from sifting.plain import Plain, damaged
 
 # A mean loss, and the number of samples or positions that it is the mean of.
 MeanLoss = Callable[[], tuple[Tensor, Tensor | float]]
@@ -188,3 +188,35 @@ class Translator(Predictor):
 
     def __call__(self, features: Tensor) -> Tensor:
         return features + self.linear(features).to(features.dtype)
+
+
+def checked_lessons(found: Plain, learned: Mapping[str, Any]) -> dict[str, Any]:
+    """What an exit set aside to be learned, as a state has it, for predictors that it has.
+
+    Args:
+        found: lessons by predictor, or a count.
+        learned: the exit's own state.
+    """
+    for name in found:
+        if name not in learned:
+            raise damaged(f"{found.called} is of {name!r}, which the exit has not learned")
+        if not isinstance(found.get(name), list | tuple):
+            found.whole(name)
+            continue
+        own = Plain(learned[name], f"{name!r} of the exit")
+        shapes = [own.tensor("weight").shape, own.tensor("bias").shape]
+        for lesson in found.items(name):
+            if not _is_lesson(lesson, shapes):
+                found.refuse(name, "gradients of its weights, each list of them with a number")
+    return dict(found.content)
+
+
+def _is_lesson(lesson: Any, shapes: Sequence[torch.Size]) -> bool:
+    """Whether it is gradients of these shapes, and their weight."""
+    if not isinstance(lesson, list | tuple) or len(lesson) != 2:
+        return False
+    grads, weight = lesson
+    if not isinstance(grads, list | tuple) or not all(isinstance(grad, Tensor) for grad in grads):
+        return False
+    known = isinstance(weight, int | float) or getattr(weight, "ndim", None) == 0
+    return known and [grad.shape for grad in grads] == list(shapes)

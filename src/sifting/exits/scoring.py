@@ -275,7 +275,8 @@ class Scorer(Planner):
         some = samples.take(batch, torch.arange(min(size, 2)), size=size)
         if self.exit.runs:
             with self.economy.naming(), self.economy.drawing(advance=False):
-                self._at_exit(plan, some, some, self.score, False)
+                scores_B = self._at_exit(plan, some, some, self.score, False)
+            check_count(samples, some, len(scores_B))
         if all(part.labels is not None for part in plan.parts):
             self._exact.examine(plan, self.model, some)
 

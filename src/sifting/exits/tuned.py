@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.exits.base import Exit, Twin
+from sifting.exits.checks import by_sample
 from sifting.exits.lessons import (
     at_positions,
     check_learnable,
@@ -72,7 +73,7 @@ class TunedExit(Exit):
 
     learns = True
     pipelined = True
-    remedy = "a later exit (TunedExit(at)), a larger explore= (0.5), exit=MemoryExit()"
+    remedy = "a later exit (TunedExit(at)), exit=MemoryExit()"
     cheaper = "an earlier exit (TunedExit(at)), or exit=MemoryExit()"
     default_explore = 0.25  # an insurance: even a tuned exit decays on data seen many times
 
@@ -175,6 +176,15 @@ class TunedExit(Exit):
             pooled = any(part.logits not in plan.heads for part in plan.parts)
             if plan.rows is not None and not pooled and not sharded(model):
                 self._narrow[plan.parts] = find_narrow(self.stack, self.k, plan, model, probe)
+        if plan.kind == "losses" or any(name not in plan.heads for name in plan.shapes):
+            by_sample(
+                plan.call.samples,
+                probe,
+                lambda batch: self._reached(plan, model, batch, lambda *_: None),
+                who=repr(self),
+                instead="name another module with exit=TunedExit('path.to.module'), or use exit='last' or "
+                "exit=MemoryExit()",
+            )
 
     def check_labels(self, plan: Plan, probe: Any) -> None:
         """Raise where there is nothing that this exit could learn to predict."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,9 +22,15 @@ from sifting.model.places import Place, candidate_places
 from sifting.model.plan import Plan
 from sifting.model.sampling import LABELLED
 from sifting.model.viewing import View
+from sifting.plain import Plain
 
 PLACES = 2  # early modules that are tried beside the usual one
 EARLY, APART = 0.4, 0.05  # of a forward's work: where they are at most, and how far apart
+EXITS: dict[str, Callable[[], Exit]] = {
+    "tuned": TunedExit,
+    "exit 1": lambda: BlockExit(1),
+    "input": InputExit,
+}
 FEW = 4  # the part of the labelled positions that is tried is one in so many
 
 
@@ -80,6 +87,30 @@ class Way:
             chosen, seen = self.economy.placed(plan, plan.call, batch, batch)
             return self.exit.score(chosen, model, seen, score, learn)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "exit": self.exit.state_dict(),
+            "economy": self.economy.state_dict(),
+            "seconds": list(self.seconds),
+            "measured": [list(row) for row in self.measured],
+        }
+
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""
+        found = Plain(saved, f"the way {self.name!r}")
+        seconds, rows = found.numbers("seconds"), found.items("measured")
+        measured = [found.numbers("measured", row, length=3) for row in rows]
+        self.economy.load_state_dict(found.inside("economy").content)
+        self.exit.load_state_dict(found.inside("exit").content)
+        self.seconds, self.measured = seconds, [(a, b, c) for a, b, c in measured]
+
+
+def check_saved_way(name: str, saved: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a way of this name, which is yet to be made, can go on from a state."""
+    kind = name.partition(",")[0]
+    exit = EXITS[kind]() if kind in EXITS else TunedExit()
+    Way(name, exit).load_state_dict(saved)
+
 
 def possible_ways(
     plan: Plan, model: nn.Module, probe: Any, *, generator: torch.Generator, vary: bool
@@ -93,11 +124,9 @@ def possible_ways(
         generator: the sifter's own.
         vary: whether how much of each candidate is looked at is left to us.
     """
-    exits: dict[str, Any] = {"tuned": TunedExit, "exit 1": lambda: BlockExit(1)}
-    if not plan.heads:
-        exits["input"] = InputExit
+    exits = {name: make for name, make in EXITS.items() if name != "input" or not plan.heads}
     for path in _earlier(plan, model, probe):
-        exits[f"tuned at {path}"] = lambda path=path: TunedExit(path)
+        exits[f"tuned at {path}"] = partial(TunedExit, path)
     economies: list[dict[str, Any]] = [{}]
     if vary:
         economies += _economies(plan, probe)

@@ -148,8 +148,8 @@ class SiftCallback(pl.Callback):
         if not self.steps:
             raise ValueError(
                 "a batch that was not sifted: SiftCallback is among the callbacks, and the Trainer trains on a "
-                "loader that it did not make. Pass sifting.loader(loader) to Trainer.fit, or return it from "
-                "train_dataloader"
+                "loader that it did not make. Pass callback.loader(loader), callback being that SiftCallback, to "
+                "Trainer.fit, or return it from train_dataloader"
             )
         step = self.steps.popleft()
         self._open.enter_context(self.sifter.observer.training(self.sifter.model, step))

@@ -49,6 +49,8 @@ class SiftMixin(_Base):  # type: ignore[misc]
             rate decayed by then; else all steps are made, and the result is the better for it.
     """
 
+    sifts_of_trl: tuple[str, ...] = ("SFTTrainer", "PRMTrainer")  # which of TRL's trainers
+
     def __init__(
         self,
         *args: Any,
@@ -255,16 +257,22 @@ class SiftTrainer(SiftMixin, Trainer):  # type: ignore[misc]
 
 
 def check_kind(trainer: Any) -> None:
-    """Raise where the samples of a batch cannot be told from one another: TRL's trainers but one."""
+    """Raise where the samples of a batch cannot be told from one another: most of TRL's trainers."""
     for base in type(trainer).__mro__:
         of_trl = base.__module__.split(".")[0] == "trl"
-        if of_trl and base.__name__ == "SFTTrainer":
+        if of_trl and base.__name__ in trainer.sifts_of_trl:
             return
+        if of_trl and base.__name__ in ("DPOTrainer", "RewardTrainer"):
+            raise ValueError(
+                f"{type(trainer).__name__} is a {base.__name__} of TRL, whose batches are pairs: name "
+                "SiftPairsMixin of sifting.integrations.trl_pairs among its bases"
+            )
         if of_trl and base.__name__.endswith("Trainer"):
             raise ValueError(
                 f"{type(trainer).__name__} is a {base.__name__} of TRL, whose batches are not single samples with "
-                "a loss each (pairs, groups, completions made on the way), so that choosing among their rows "
-                "would tear them apart: sift supervised fine-tuning, with sifting.integrations.trl"
+                "a loss each (groups, completions made on the way), so that choosing among their rows would tear "
+                "them apart: sift supervised fine-tuning with sifting.integrations.trl, or pairs with "
+                "sifting.integrations.trl_pairs"
             )
 
 

@@ -7,6 +7,7 @@ import math
 import sys
 import warnings
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from sifting.measure.stats import SiftingWarning
 
 DEAR = 0.5  # share of the time that choosing may take before a warning
 SETTLED = 10.0  # seconds of training before the clocks are believed
+EXPLORED = 0.5  # share of random picks that is advised, where there are fewer
 COST = 0.01  # share of training time that audits may take by default
 
 
@@ -33,6 +35,18 @@ def default_period(keep: float) -> int:
     return math.ceil(1 / (3 * keep) / COST)
 
 
+class Advice(Protocol):
+    """What to try in place of an exit; it may depend on the model that it is bound to."""
+
+    @property
+    def remedy(self) -> str:
+        """Where it chooses badly."""
+
+    @property
+    def cheaper(self) -> str:
+        """Where it takes too long."""
+
+
 class Auditor:
     """Compares choices with exact losses, logs them, and warns once of each kind of harm.
 
@@ -41,8 +55,9 @@ class Auditor:
         every: selections between audits; None for about 1 % of the cost, 0 for none.
         log: file to append early and exact losses, scores and choices to.
         silent: whether the choice is random on purpose.
-        remedy: what to try where the exit chooses badly.
-        cheaper: what to try where it takes too long.
+        advice: the exit, which says what to try in its place.
+        explore: share of random picks among the kept.
+        trim: share of extreme scores that are never kept.
     """
 
     def __init__(
@@ -52,8 +67,9 @@ class Auditor:
         every: int | None,
         log: str | Path | None,
         silent: bool,
-        remedy: str = "",
-        cheaper: str = "",
+        advice: Advice,
+        explore: float = 0.0,
+        trim: float = 0.0,
     ) -> None:
         if every is not None and (not isinstance(every, int) or every < 0):
             raise ValueError(
@@ -68,7 +84,7 @@ class Auditor:
         self.log = None if log is None else Path(log)
         self._logs = log is not None
         self._random = silent
-        self.remedy, self.cheaper = remedy, cheaper
+        self.advice, self.explore, self.trim = advice, explore, trim
         self.by_loss = False  # whether high losses are what is selected
         self.reducible = False  # whether it is what losses have beyond a reference's
         self.silent = silent
@@ -147,27 +163,35 @@ class Auditor:
         """Warn, once of each kind, of what they say by now."""
         if self.silent:
             return
+        more = "" if self.explore >= EXPLORED else f", a larger explore= ({EXPLORED})"
         rho = self.meter.condemned()
         if rho is not None:
             self._warn(
                 "worse_than_random",
                 f"step {step}: sifting picks worse than at random: rho_approx is {rho:.2f}, so the kept "
                 "samples have a lower exact loss than the candidates. The exit does not know what the model "
-                f"finds hard. Try {self.remedy}, or end it with stop_step=",
+                f"finds hard. Try {self.advice.remedy}{more}, or end it with stop_step=",
             )
-        share = self.meter.stats().scoring_share
-        if share > DEAR and self.meter.seconds["between"] > SETTLED:
-            self._warn(
-                "dear",
-                f"step {step}: choosing takes {share:.0%} of the time that training and choosing take "
-                f"together, so that it can hardly pay. Try {self.cheaper}",
-            )
+        self.speak_of_cost(step)
         if self.by_loss and self.meter.mostly_wrong():
             self._warn(
                 "mostly_wrong",
                 f"step {step}: {self.meter.stats().misclassified:.0%} of the kept samples are "
                 "misclassified. Training on the highest losses alone can undo what the model knows about "
-                "the rest. Try score='entropy', a longer warmup_steps=, explore=0.5 or trim=0.1",
+                f"the rest. Try score='entropy'{more}{'' if self.trim else ', trim=0.1'}, or a longer "
+                "warmup_steps=",
+            )
+
+    def speak_of_cost(self, step: int) -> None:
+        """Warn, once, where choosing takes longer than training."""
+        if self.silent or "dear" in self.meter.warned or self.meter.seconds["between"] <= SETTLED:
+            return
+        share = self.meter.stats().scoring_share
+        if share > DEAR:
+            self._warn(
+                "dear",
+                f"step {step}: choosing takes {share:.0%} of the time that training and choosing take "
+                f"together, so that it can hardly pay. Try {self.advice.cheaper}",
             )
 
     def _warn(self, name: str, message: str) -> None:

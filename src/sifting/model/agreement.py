@@ -202,6 +202,7 @@ def verify(plan: Plan, model: nn.Module, piece: Any) -> None:
     if plan.kind == "model":
         check_reduced(plan.call, model, piece, own)
         return
+    plan.check_batch(piece)
     ours = reduced(plan, logits_of(output), piece)
     if ours is None or not bool(ours.isfinite()):
         return

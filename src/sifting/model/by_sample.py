@@ -12,6 +12,8 @@ from sifting.model.call import Call, loss_of
 from sifting.model.matching import tolerances
 from sifting.model.parts import IGNORE
 
+MOST_IGNORED = 16  # numbers that are tried as the one that means no label
+
 # `losses(model, batch)`: one value a sample.
 Losses = Callable[[nn.Module, Any], Tensor]
 
@@ -37,8 +39,14 @@ def given_losses(losses: Losses, call: Call, model: nn.Module, batch: Any) -> Te
     return values.detach().float()
 
 
-def reduced_losses(call: Call, model: nn.Module, batch: Any) -> Tensor:
-    """Each sample's loss from a model that only gives a batch's: one sample at a time."""
+def reduced_losses(
+    call: Call, model: nn.Module, batch: Any, *, rows: Tensor | None = None
+) -> Tensor:
+    """Each sample's loss from a model that only gives a batch's: one sample at a time.
+
+    Args:
+        rows: the rows of these samples in a batch, where they are only some of it.
+    """
     size = call.samples.size(batch)
     losses = []
     for i in range(size):
@@ -51,8 +59,9 @@ def reduced_losses(call: Call, model: nn.Module, batch: Any) -> Tensor:
             loss = loss_of(call.run(model, sample, with_labels=True))
         except IndexError as error:  # torch: "Target 77 is out of bounds."
             shown = {name: value[0].tolist() for name, value in call.labels_of(sample).items()}
+            row = i if rows is None else int(rows[i])
             raise ValueError(
-                f"the model's own loss failed on row {i}, whose labels are {shown}: {error} Correct them, or "
+                f"the model's own loss failed on row {row}, whose labels are {shown}: {error} Correct them, or "
                 "pass loss_fn= on its logits"
             ) from error
         if loss is None:
@@ -63,6 +72,16 @@ def reduced_losses(call: Call, model: nn.Module, batch: Any) -> Tensor:
         losses.append(loss.float().reshape(()))
     device = losses[-1].device
     return torch.stack([loss.to(device) for loss in losses])
+
+
+def most_frequent(labels: Tensor) -> list[int]:
+    """Numbers that labels have most often: any of them may mean that there is none.
+
+    >>> most_frequent(torch.tensor([[3, 7, 3], [3, 0, 0]]))
+    [3, 0, 7]
+    """
+    numbers, often = torch.unique(labels, return_counts=True)
+    return [int(n) for n in numbers[often.argsort(descending=True)][:MOST_IGNORED].tolist()]
 
 
 def check_reduced(call: Call, model: nn.Module, batch: Any, whole: Tensor) -> None:
@@ -84,9 +103,7 @@ def check_reduced(call: Call, model: nn.Module, batch: Any, whole: Tensor) -> No
         if labels.is_floating_point() or len(labels) != len(alone_B):
             continue
         flat_BX = labels.reshape(len(labels), -1).to(alone_B.device)
-        numbers, often = torch.unique(flat_BX, return_counts=True)
-        likely = numbers[often.argsort(descending=True)][:16].tolist()
-        for number in [IGNORE, *(likely if flat_BX.shape[1] > 1 else ())]:
+        for number in [IGNORE, *(most_frequent(flat_BX) if flat_BX.shape[1] > 1 else ())]:
             for kept_BX in (flat_BX, flat_BX[:, 1:]):
                 count_B = (kept_BX != number).sum(dim=1)
                 ways.append((alone_B * count_B).sum() / count_B.sum().clamp_min(1))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sifting.rng import RandomState
+
+# A module's buffers by name, each with a copy and its version; None for one that is registered and not set.
+_Buffers = dict[str, tuple[Tensor, Tensor, int] | None]
 
 
 @contextmanager
@@ -27,33 +31,61 @@ def no_trace(model: nn.Module) -> Iterator[None]:
     body raises. `torch.no_grad` is used rather than inference mode, since a cache that a model
     builds lazily under inference mode could not be used in training afterwards.
     """
-    modules = every_module(model)
-    modes = [(module, module.training) for module in modules]
-    # model.compile() replaces the call itself, past every hook and every change of the modules
-    compiled = [(m, m._compiled_call_impl) for m in modules if m._compiled_call_impl]
-    buffers = [(module, buffers_of(module)) for module in modules if not _pure(module)]
-    places = {p.device for m in modules for p in m._parameters.values() if p is not None}
-    devices = sorted({place.index or 0 for place in places if place.type == "cuda"})
+    trace = _Trace(model)
     streams = RandomState.now()
     try:
         with (
-            torch.random.fork_rng(devices=devices, enabled=bool(devices)),
+            torch.random.fork_rng(devices=trace.devices, enabled=bool(trace.devices)),
             torch.inference_mode(False),
             torch.no_grad(),
         ):
-            for module, _ in modes:
-                _put_mode(module, False)
-            for module, _ in compiled:
-                module._compiled_call_impl = None
+            trace.evaluate()
             yield
     finally:
-        for module, mode in modes:
-            _put_mode(module, mode)
-        for module, call in compiled:
-            module._compiled_call_impl = call
-        for module, copies in buffers:
-            put_buffers_back(module, copies)
+        trace.undo()
         streams.restore()
+
+
+class _Trace:
+    """What a forward could leave behind in a model's modules, noted in one walk over them.
+
+    Small networks are scored in little more than the time of such walks.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.modes: list[tuple[nn.Module, bool]] = []
+        self.compiled: list[tuple[nn.Module, Any]] = []
+        self.buffers: list[tuple[nn.Module, _Buffers]] = []
+        places: set[torch.device] = set()
+        on_cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # else nothing is there
+        for module in every_module(model):
+            self.modes.append((module, module.training))
+            if module._compiled_call_impl is not None:
+                self.compiled.append((module, module._compiled_call_impl))
+            if not _pure(module):
+                self.buffers.append((module, buffers_of(module)))
+            if on_cuda:
+                places |= {p.device for p in module._parameters.values() if p is not None}
+        self.devices = sorted({place.index or 0 for place in places if place.type == "cuda"})
+
+    def evaluate(self) -> None:
+        """Put every module into eval mode, and past what it is compiled to."""
+        for module, training in self.modes:
+            if training:
+                _put_mode(module, False)
+        # model.compile() replaces the call itself, past every hook and every change of the modules
+        for module, _ in self.compiled:
+            module._compiled_call_impl = None
+
+    def undo(self) -> None:
+        """Put everything back."""
+        for module, training in self.modes:
+            if module.training is not training:
+                _put_mode(module, training)
+        for module, call in self.compiled:
+            module._compiled_call_impl = call
+        for module, copies in self.buffers:
+            put_buffers_back(module, copies)
 
 
 def every_module(model: nn.Module) -> list[nn.Module]:
@@ -68,7 +100,9 @@ def every_module(model: nn.Module) -> list[nn.Module]:
         module = waiting.pop()
         if module not in found:
             found[module] = None
-            waiting += [child for child in reversed(module._modules.values()) if child is not None]
+            children = module._modules
+            if children:
+                waiting += [child for child in reversed(children.values()) if child is not None]
     return list(found)
 
 
@@ -101,8 +135,10 @@ def _pure(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.nn.modules")
 
 
-def buffers_of(module: nn.Module) -> dict[str, tuple[Tensor, Tensor, int] | None]:
+def buffers_of(module: nn.Module) -> _Buffers:
     """Each buffer with a copy and its version."""
+    if not module._buffers:
+        return {}
     return {
         name: None if buffer is None else (buffer, buffer.clone(), buffer._version)
         for name, buffer in module._buffers.items()
@@ -111,7 +147,7 @@ def buffers_of(module: nn.Module) -> dict[str, tuple[Tensor, Tensor, int] | None
 
 def put_buffers_back(
     module: nn.Module,
-    copies: dict[str, tuple[Tensor, Tensor, int] | None],
+    copies: _Buffers,
     *,
     always: bool = False,
 ) -> None:

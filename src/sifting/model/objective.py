@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.model.by_sample import reduced_losses
 from sifting.model.call import Call, logits_of, loss_of
 from sifting.model.matching import match_parts, reproducing, tolerances, usual
 from sifting.model.parts import (
@@ -206,6 +207,8 @@ def _with_labels(call: Call, model: nn.Module, batch: Any, rows: Tensor | None) 
                     )
                 except ValueError as named:
                     raise named from error
+        if isinstance(error, IndexError):  # where nothing says what the classes are
+            reduced_losses(call, model, batch, rows=rows)  # names its row
         raise
 
 
@@ -238,6 +241,8 @@ def _needs_labels(call: Call, model: nn.Module, batch: Any, given: dict[str, Ten
         bare = logits_of(replace(call, always_labels=False).run(model, batch))
     except Exception:  # whatever a model raises when it misses its labels
         return True
+    if bare and not given:  # a fused head: with labels it gives its loss alone
+        return False
     return bare.keys() != given.keys() or any(
         bare[name].shape != value.shape
         or float((bare[name] - value).abs().max()) > 1e-3 * float(value.abs().max())

@@ -19,6 +19,7 @@ from sifting.selection import scores
 from sifting.selection.tokens import MEAN, MeanOfTokens, Tokens, weighed
 
 CHUNK = 2**23  # logits held at a time: 32 MiB in single precision
+ROWS = 256  # rows of them at least: a product of fewer is slower, for the weights that it has to go through
 IGNORE = -100  # the label that means none, in torch
 
 PartKind = Literal["classes", "classes_first", "soft", "binary", "squares"]
@@ -133,7 +134,7 @@ class Rows:
         Args:
             width: number of classes, where it cannot be read off the inputs.
         """
-        rows = max(1, CHUNK // max(1, width or self.inputs_BTH.shape[-1]))
+        rows = max(ROWS, CHUNK // max(1, width or self.inputs_BTH.shape[-1]))
         places = self.located()
         b_N, t_N = places.b_N, places.t_N
         for start in range(0, len(b_N), rows):

@@ -14,6 +14,7 @@ from torch import Tensor
 from sifting.model.call import Call
 from sifting.model.parts import IGNORE
 
+MOST_CLASSES = 1000  # more are a vocabulary
 PROBE_ROWS = 2  # samples of the first batch that the objective and the heads are found with
 
 
@@ -24,8 +25,9 @@ def probe_rows(call: Call, batch: Any) -> Tensor | None:
     tensor([0, 1, 2, 3, 4])
 
     Those that tell most are among them: another label than the first sample's (a weight of its
-    class), 0 and a negative one that torch does not know (both may mean none), the longest run of one
-    label at the end (padding), and, among float labels, one that is no distribution.
+    class), 0 and a negative one that torch does not know (both may mean none), where a sample has many
+    the longest run of one label at the end (padding) and the largest (255), and, among float labels, one
+    that is no distribution.
     """
     size = call.samples.size(batch)
     chosen: set[int] = set()
@@ -63,6 +65,9 @@ def _telling(flat_BX: Tensor, first: int) -> list[int]:
         tail_B = (flat_BX == flat_BX[:, -1:]).flip(1).long().cumprod(dim=1).sum(dim=1)
         longest = int(tail_B.argmax())
         found += [longest] if 1 < int(tail_B[longest]) < flat_BX.shape[1] else []
+        largest_B = flat_BX.long().amax(dim=1)
+        if int(largest_B.max()) < MOST_CLASSES:  # 255, say; of a vocabulary, any may be the largest
+            found.append(int(largest_B.argmax()))
     zero_B = (flat_BX == 0).any(dim=1)  # padding, perhaps
     found += zero_B.nonzero().squeeze(1)[:1].tolist()
     odd_B = ((flat_BX < 0) & (flat_BX != IGNORE)).any(dim=1)

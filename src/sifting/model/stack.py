@@ -37,6 +37,7 @@ class Stack:
             layers (ALBERT); 1 elsewhere.
         wiring: how the model goes from block to block, once `check_chain` has found it; blocks
             are taken to chain until then.
+        cut: how many blocks run, while it is truncated.
     """
 
     path: str
@@ -45,6 +46,7 @@ class Stack:
     model: nn.Module
     repeats: int = 1
     wiring: Wiring = field(default_factory=Wiring)
+    cut: int | None = None
 
     def __len__(self) -> int:
         return len(self.blocks) * self.repeats
@@ -131,6 +133,7 @@ class Stack:
         else:
             handle = self.module(self.blocks[k - 1][-1]).register_forward_hook(way.record)
             acts = dict.fromkeys((name for names in self.blocks[k:] for name in names), way.skip)
+        self.cut = k
         try:
             with replaced(self.container, acts):
                 yield way
@@ -140,6 +143,7 @@ class Stack:
                     "they cannot be left out: the model keeps them elsewhere too"
                 )
         finally:
+            self.cut = None
             if handle is not None:
                 handle.remove()
 

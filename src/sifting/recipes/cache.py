@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sifting import checksums
+from sifting import checksums, files
 from sifting.log import say
 from sifting.training.recipe import DataError
 
@@ -21,31 +21,47 @@ from sifting.training.recipe import DataError
 def cache_folder(folder: Path | None = None) -> Path:
     """The folder given, or `$SIFT_CACHE`, or ~/.cache/sifting; made where it is not there."""
     path = folder or Path(os.environ.get("SIFT_CACHE") or "~/.cache/sifting").expanduser()
-    try:
+    with _disk(path):
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / f".probe-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise DataError(
-            f"cannot write the cache {path}: {error}. Set SIFT_CACHE to a folder that can be written"
-        ) from error
+        files.check_writable(path)
     return path
 
 
 @contextmanager
+def _disk(path: Path) -> Iterator[None]:
+    """What the disk refuses is named, with the way out."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"cannot make {path} in the cache: {error}. Make room, or set SIFT_CACHE to a folder that can be "
+            "written"
+        ) from error
+
+
+@contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Keep other processes off an entry while it is made: the ranks of a run start together."""
+    """Keep other processes off an entry while it is made: the ranks of a run start together.
+
+    Raises:
+        DataError: where the disk does not let it be made.
+    """
     from filelock import FileLock
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{path}.lock"):
-        yield
+    with _disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(f"{path}.lock")
+        lock.acquire()
+    try:
+        with _disk(path):
+            yield
+    finally:
+        lock.release()
 
 
-def write_record(folder: Path, name: str, content: Mapping[str, Any], files: Sequence[str]) -> None:
+def write_record(folder: Path, name: str, content: Mapping[str, Any], named: Sequence[str]) -> None:
     """Write the file that says what an entry holds, with the checksums of its other files."""
-    digests = {file: checksums.digest_of_file(folder / file) for file in files}
+    digests = {file: checksums.digest_of_file(folder / file) for file in named}
     checksums.write_json(folder / name, {**content, "files": digests})
 
 

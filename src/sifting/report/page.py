@@ -18,13 +18,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from sifting._version import __version__
+from sifting.report.marks import sign
 from sifting.report.palette import (
     DARK,
     DARK_CLOCKS,
     LIGHT,
     LIGHT_CLOCKS,
-    place,
-    style,
+    THEMED,
     variables,
 )
 from sifting.report.reading import Material, Skipped
@@ -36,16 +36,6 @@ from sifting.terminal import printable
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 FULL = 2  # experiments with all their figures; of further ones, the verdict and its table
 MOST_EXPERIMENTS, MOST_SKIPPED = 400, 200
-SHAPES = {
-    "o": '<circle cx="15" cy="6" r="3"/>',
-    "x": '<path d="M12 3l6 6M12 9l6-6" stroke="currentColor" stroke-width="1.6"/>',
-    "s": '<path d="M12 3h6v6h-6z"/>',
-    "^": '<path d="M15 2.5l3.5 6.5h-7z"/>',
-    "D": '<path d="M15 2l4 4-4 4-4-4z"/>',
-    "v": '<path d="M15 9.5l3.5-6.5h-7z"/>',
-    "P": '<path d="M13.5 2.5h3v2h2v3h-2v2h-3v-2h-2v-3h2z"/>',
-    "X": '<path d="M12 2l3 2.5 3-2.5 1 1-2.5 3 2.5 3-1 1-3-2.5-3 2.5-1-1 2.5-3-2.5-3z"/>',
-}
 
 
 @dataclass(frozen=True)
@@ -135,9 +125,7 @@ def _environment() -> Environment:
         dotted=_dotted,
         parted=_parted,
         numeric=_numeric,
-        place=place,
-        dashes=_dashes,
-        shape=lambda index: Markup(SHAPES[style(index)[1]]),
+        sign=lambda mark: Markup(sign(mark.kind, mark.index, THEMED)),
     )
     return env
 
@@ -175,8 +163,3 @@ def _numeric(table: Table) -> list[bool]:
         i > 0 and all(re.fullmatch(r"[−+\-\d.,]+( %| ms)?|–|", row[i]) for row in table.rows)
         for i in range(len(table.columns))
     ]
-
-
-def _dashes(index: int) -> str:
-    dash = style(index)[0]
-    return "" if dash == "solid" else " ".join(f"{2 * part:g}" for part in dash[1])

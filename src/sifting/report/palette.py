@@ -64,23 +64,15 @@ class Palette:
 
 PLAIN = Palette("#1c2026", "#5b6470", "#d9dde3", "#ffffff", LIGHT, LIGHT_CLOCKS)
 
-# colours that stand for the page's own, so that a figure follows light and dark
+# the page's own, so that a figure follows light and dark
 THEMED = Palette(
-    "#010101",
-    "#010102",
-    "#010103",
-    "#010104",
-    tuple(f"#0102{i:02x}" for i in range(len(LIGHT))),
-    tuple(f"#0103{i:02x}" for i in range(len(CLOCKS))),
+    "currentColor",
+    "var(--muted)",
+    "var(--rule)",
+    "var(--paper)",
+    tuple(f"var(--s{i})" for i in range(len(LIGHT))),
+    tuple(f"var(--k{i})" for i in range(len(CLOCKS))),
 )
-VARIABLES = {
-    THEMED.ink: "currentColor",
-    THEMED.muted: "var(--muted)",
-    THEMED.rule: "var(--rule)",
-    THEMED.paper: "var(--paper)",
-    **{colour: f"var(--s{i})" for i, colour in enumerate(THEMED.series)},
-    **{colour: f"var(--k{i})" for i, colour in enumerate(THEMED.clocks)},
-}
 
 
 def variables(series: tuple[str, ...], clocks: tuple[str, ...]) -> str:

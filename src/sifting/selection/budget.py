@@ -14,8 +14,9 @@ from torch import Tensor
 
 from sifting.selection.choice import Choice, Rule
 
-SLACK = 0.02  # of a budget, by which what is kept may miss it
+SLACK = 0.02  # of a budget, which what is kept may leave
 TRIES = 8  # exchanges that are made to come closer
+FEW = 16  # candidates of which every choice is looked at, where exchanges do not help
 
 # `cost(batch) -> costs`, one for each sample.
 Cost = Callable[[Any], Tensor]
@@ -54,13 +55,13 @@ def choose_within(
     ...               rule=Rule(), generator=g).indices_K
     tensor([1, 3])
 
-    What does not fit is passed over for what does. Where more than 2 % of the budget is left, or
-    single candidates can be exchanged to come closer, they are.
+    What does not fit is passed over for what does. Where more than 2 % of the budget is left, single
+    candidates are exchanged to come closer.
 
     Args:
         scores_B: what each is worth for its cost; one of −inf is kept only where others do not suffice.
         costs_B: what each costs.
-        budget: what all kept may cost; missed by 2 % at most where the costs allow it.
+        budget: what all kept may cost; not exceeded, and 2 % of it left at most, where the costs allow it.
         rule: policy, trim and explore; the share explored is one of the budget.
         generator: the CPU source of every random choice made here.
         least: how many are kept at least, the cheapest, where none fits.
@@ -106,7 +107,7 @@ def fill(costs: Sequence[float], budget: float, *, whole: float | None = None) -
     Args:
         costs: in the order in which they are wanted.
         budget: to be spent.
-        whole: of which 2 % may be missed, where this budget is the rest of a larger one.
+        whole: of which 2 % may be left, where this budget is the rest of a larger one.
     """
     slack = SLACK * (budget if whole is None else whole)
     total, taken = 0.0, []
@@ -117,7 +118,7 @@ def fill(costs: Sequence[float], budget: float, *, whole: float | None = None) -
     for _ in range(TRIES):
         gap = budget - total
         left = sorted(set(range(len(costs))) - set(taken))
-        if abs(gap) <= slack or not left:
+        if -1e-9 <= gap <= slack or not left:
             break
         better = _exchange(costs, taken, left, gap, slack)
         if better is None:
@@ -128,6 +129,8 @@ def fill(costs: Sequence[float], budget: float, *, whole: float | None = None) -
             total -= costs[out]
         taken.append(into)
         total += costs[into]
+    if not -1e-9 <= budget - total <= slack and len(costs) <= FEW:
+        taken = _of_all(costs, budget, slack) or taken
     return sorted(taken)
 
 
@@ -141,17 +144,35 @@ def _exchange(
     # a place beyond the last, of no cost, stands for taking nothing out
     out_K = torch.tensor([*(costs[i] for i in taken), 0.0], dtype=torch.float64)
     into_L = torch.tensor([costs[i] for i in left], dtype=torch.float64)
-    after_KL = (gap + out_K[:, None] - into_L[None, :]).abs()
+    after_KL = gap + out_K[:, None] - into_L[None, :]
     rank_KL = torch.tensor(left)[None, :] - torch.tensor([*taken, len(costs)])[:, None]
-    meets_KL = after_KL <= slack + 1e-9
+    meets_KL = (after_KL >= -1e-9) & (after_KL <= slack + 1e-9)
     if bool(meets_KL.any()):
         best = int(torch.where(meets_KL, rank_KL, len(costs) + 1).argmin())
     else:
-        best = int(after_KL.argmin())
-        if float(after_KL.flatten()[best]) >= abs(gap) - 1e-9:
+        miss_KL = after_KL.abs()
+        best = int(miss_KL.argmin())
+        if float(miss_KL.flatten()[best]) >= abs(gap) - 1e-9:
             return None
     out, into = divmod(best, len(left))
     return (None if out == len(taken) else taken[out]), left[into]
+
+
+def _of_all(costs: Sequence[float], budget: float, slack: float) -> list[int] | None:
+    """Of every choice there is, the one that meets the budget with the most wanted; None where none does.
+
+    >>> _of_all([9, 7, 6, 5], 18, 0.3)   # no single exchange leads here
+    [1, 2, 3]
+    """
+    size = len(costs)
+    chosen_SP = (torch.arange(2**size)[:, None] >> torch.arange(size)[None, :]) & 1
+    left_S = budget - chosen_SP.double() @ torch.tensor(costs, dtype=torch.float64)
+    meets_S = (left_S >= -1e-9) & (left_S <= slack + 1e-9)
+    if not bool(meets_S.any()):
+        return None
+    wanted_S = (chosen_SP * torch.arange(size, 0, -1)[None, :]).sum(dim=1)
+    best = int(torch.where(meets_S, wanted_S, -1).argmax())
+    return chosen_SP[best].nonzero().squeeze(1).tolist()
 
 
 def deal(costs_K: Tensor, ranks: int) -> list[list[int]]:

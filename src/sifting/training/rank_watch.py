@@ -48,7 +48,7 @@ class Sign:
 
     Attributes:
         rank: which.
-        process: its process, in words.
+        process: its process, in words; empty where it has said nothing yet.
         update: updates it has made.
         doing: one of `ORDER`.
         silent: seconds since it last said anything.
@@ -77,6 +77,8 @@ def hung(signs: Mapping[int, Sign], timeout: float) -> str | None:
     'rank 1 (process 8) has not answered for 65 s, since update 12 (reading and choosing samples)'
     >>> hung({0: here, 1: gone}, timeout=90) is None
     True
+    >>> hung({0: here, 1: Sign(1, "", 0, "drawing", silent=70, still=70)}, timeout=60)
+    'rank 1 has not answered for 70 s, since training began'
 
     Args:
         signs: by rank.
@@ -93,6 +95,8 @@ def hung(signs: Mapping[int, Sign], timeout: float) -> str | None:
 
 
 def _told(sign: Sign, what: str, seconds: float) -> str:
+    if not sign.process:
+        return f"rank {sign.rank} has not answered for {seconds:.0f} s, since training began"
     doing = WORDS.get(sign.doing, sign.doing)
     return f"rank {sign.rank} ({sign.process}) {what} for {seconds:.0f} s, since update {sign.update} ({doing})"
 
@@ -119,6 +123,7 @@ class RankWatch:
         self.every = min(timeout / 10, 5.0)
         self.over = threading.Event()
         self._seen: dict[int, tuple[Any, float, float]] = {}  # said, when it changed, when it moved
+        self._since = time.monotonic()  # when it began to look
         self._beats = 0
         self._threads = [
             threading.Thread(target=work, name="sift-ranks", daemon=True)
@@ -142,11 +147,13 @@ class RankWatch:
 
     def _talk(self) -> None:
         """Until it is over; where a rank hangs, the process ends."""
-        before = time.monotonic()
-        while not self.over.wait(self.every):
-            now = time.monotonic()
+        before, pause = time.monotonic(), 0.0  # at once: a rank that stops soon is known by then
+        while not self.over.wait(pause):
+            now, pause = time.monotonic(), self.every
             if now - before > self.every + self.timeout / 2:
-                self._seen.clear()  # this process itself was stopped: it knows nothing of the others
+                # this process itself was stopped: it knows nothing of the others
+                self._seen.clear()
+                self._since = now
             before = now
             try:
                 self._tell()
@@ -213,7 +220,9 @@ class RankWatch:
         for rank in range(self.world):
             key = f"sift/rank-{rank}"
             if not self.store.check([key]):
-                continue  # not there yet: the process group waits for it
+                mute = now - self._since
+                signs[rank] = Sign(rank, "", 0, ORDER[0], mute, mute)
+                continue
             said = json.loads(self.store.get(key))
             old, told, moved = self._seen.get(rank, (None, now, now))
             if old is not None and said[0] != old[0]:

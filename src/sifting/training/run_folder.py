@@ -74,8 +74,7 @@ def read_run(path: Path) -> Run:
 
 
 def _read(path: Path, about: Mapping[str, Any]) -> Run:
-    status = str(about.get("status"))
-    over = status in ("finished", "stopped", "failed")
+    status, over = str(about.get("status")), _is_over(about)
     if about["format"] != 1:
         check_logs(path, about.get("logs"), whole=over)
     summary = None
@@ -89,6 +88,10 @@ def _read(path: Path, about: Mapping[str, Any]) -> Run:
         metrics=_lines(path / "metrics.jsonl"),
         summary=summary,
     )
+
+
+def _is_over(about: Mapping[str, Any]) -> bool:
+    return about.get("status") in ("finished", "stopped", "failed")
 
 
 def read_status(path: Path) -> str:
@@ -155,7 +158,15 @@ def read_file(path: Path, name: str, about: Mapping[str, Any]) -> dict[str, Any]
         raise RunError(str(error)) from error
 
 
+def check_run_logs(path: Path) -> None:
+    """Raise unless the logs of a run are what it wrote to them; of a run under way, as far as that is known."""
+    about = _about(path)
+    if about["format"] != 1:
+        check_logs(path, about.get("logs"), whole=_is_over(about))
+
+
 def check_logs(path: Path, said: Any, *, whole: bool) -> None:
+    """Raise unless the logs of a run are, or begin with, what is said of them."""
     try:
         for name in LOGS:
             known = said.get(name) if isinstance(said, Mapping) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -21,8 +20,7 @@ from sifting.checksums import Growing
 from sifting.training.checkpoints import Checkpoints, Found
 from sifting.training.run_folder import FORMAT, LOGS, RunError, check_logs, read_file, resumable
 
-# errors of a disk that is full, broken, or may not be written any more
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+ROOM, ROOM_BYTES = ".room", 1 << 15  # for the summary and `run.json` of a run on a full disk
 
 
 def environment() -> dict[str, Any]:
@@ -86,12 +84,14 @@ class RunFolder:
             folder._about = {"format": FORMAT, "id": secrets.token_hex(8), "started": _now()}
             folder._write("config.json", config)
             folder._write("environment.json", environment())
+            folder._keep_room()
             folder._status("running")
         return folder
 
     @staticmethod
     def check(path: Path) -> None:
         """Raise unless a new run can be written to a folder; nothing is made."""
+        refuse_links(path)
         if (path / "run.json").exists():
             raise RunError(f"{path} holds a run already: resume it, or choose another folder")
         left = [name for name in LOGS if (path / name).exists()]
@@ -119,6 +119,7 @@ class RunFolder:
             free: settings that may be others than it was started with.
         """
         about = resumable(path)
+        refuse_links(path)
         then = read_file(path, "config.json", about)
         known = {*config, *then} - set(free)
         changed = sorted(k for k in known if config.get(k) != then.get(k))
@@ -134,6 +135,7 @@ class RunFolder:
         about["files"].pop("summary.json", None)  # of where it was stopped
         with _writing(path):
             files.drop_parts(path)
+            folder._keep_room()
             # first what the logs begin with, then the logs: whoever reads in between finds both true
             folder._status("running", logs=said)
             for name, log in folder._logs.items():
@@ -150,6 +152,11 @@ class RunFolder:
         """What tells the run from others."""
         found: str | None = self._about.get("id")
         return found
+
+    def _keep_room(self) -> None:
+        """Take some of the disk now, so that a run which fills it can still say how it ended."""
+        # no zeros, for which some file systems take no room
+        files.write_bytes(self.path / ROOM, os.urandom(ROOM_BYTES))
 
     def _write(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a file whose checksum `run.json` will have."""
@@ -180,19 +187,14 @@ class RunFolder:
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line of metrics, all of it or none."""
         line = (json.dumps(record) + "\n").encode("utf-8")
-        path, log = self.path / "metrics.jsonl", self._logs["metrics.jsonl"]
-        try:
-            with path.open("ab", buffering=0) as file:
-                if file.write(line) != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        except OSError:
-            with suppress(OSError):
-                os.truncate(path, log.size)
-            raise
+        log = self._logs["metrics.jsonl"]
+        files.append(self.path / "metrics.jsonl", line, size=log.size)
         log.add(line)
 
     def finish(self, status: str, summary: Mapping[str, Any]) -> None:
         """Write the summary and how the run ended."""
+        with suppress(OSError):
+            (self.path / ROOM).unlink(missing_ok=True)
         self._write("summary.json", summary)
         self._status(status)
 
@@ -208,9 +210,16 @@ class RunFolder:
         if not (self.path / "run.json").exists():
             return f"{self.path} is gone: it was deleted or moved while the run wrote to it"
         there = error.filename is not None and str(error.filename).startswith(str(self.path))
-        if there or error.errno in DISK:
+        if there or error.errno in files.DISK:
             return f"cannot write to {self.path}: {error.strerror or error}"
         return None
+
+
+def refuse_links(path: Path) -> None:
+    """Raise where something planted would lead what a run writes or deletes into another folder."""
+    for name in (*LOGS, "checkpoints"):
+        if (path / name).is_symlink():
+            raise RunError(f"{path / name} is a link: a run is not written through one")
 
 
 @contextmanager

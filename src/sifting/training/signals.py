@@ -23,6 +23,15 @@ def exit_code(reason: str | None) -> int:
     return 128 + known.get(reason, int(signal.SIGINT))
 
 
+def at_once(interrupt: KeyboardInterrupt) -> str:
+    """The name of the signal that stopped a run in the middle of an update.
+
+    >>> at_once(KeyboardInterrupt("SIGTERM")), at_once(KeyboardInterrupt())
+    ('SIGTERM', 'SIGINT')
+    """
+    return str(interrupt) or "SIGINT"
+
+
 @contextmanager
 def listening(ask: Callable[[str], None]) -> Iterator[None]:
     """Call `ask` with the name of a Ctrl-C or SIGTERM; one that comes later stops at once.
@@ -43,7 +52,7 @@ def listening(ask: Callable[[str], None]) -> Iterator[None]:
             first = now
             ask(signal.Signals(number).name)
         elif now - first > PATIENCE:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(signal.Signals(number).name)
 
     try:
         before = {s: signal.signal(s, hear) for s in (signal.SIGINT, signal.SIGTERM)}

@@ -32,6 +32,7 @@ Reason = Literal[
     Obstacle, "better than both", "noise", "worse", "no baseline", "no arms", "too few seeds"
 ]
 CLAIMS: tuple[Claim, ...] = ("time", "final")
+TOLERATED = 1.05  # of the baseline's time: an arm that ends as well does no harm up to it
 UNJUDGED: tuple[Obstacle, ...] = ("no control", "control unfinished", "control early")
 
 
@@ -212,8 +213,9 @@ def _outside(estimate: Estimate | None, claim: Claim, *, lower: bool) -> bool:
 
 
 def _behind(arm: ArmVerdict, lower_is_better: bool) -> bool:
-    """Whether it is measurably slower to the target, or measurably worse at the budget."""
-    slower = arm.time_ratio is not None and arm.time_ratio.above(1)
+    """Whether it is measurably slower to the target, and by much; or measurably worse at the budget."""
+    ratio = arm.time_ratio
+    slower = ratio is not None and ratio.above(1) and ratio.value > TOLERATED
     d = arm.difference
     return slower or (d is not None and (d.above(0) if lower_is_better else d.below(0)))
 

@@ -119,7 +119,7 @@ def check_the_cost_is_settled_on_all_ranks_at_once() -> None:
 
 if __name__ == "__main__":
     # so that something is decided, however little is learned
-    deciding.ENTER, deciding.LEAVE = 0.1, 0.05
+    deciding.ENTER, deciding.LEAVE, deciding.GAIN = 0.1, 0.05, 0.5
     run(
         [
             check_ranks_decide_alike_and_stay_one_model,

@@ -259,12 +259,41 @@ def test_a_full_disk_is_reported_and_nothing_done_is_lost(
         save(file, array)
 
     monkeypatch.setattr(np, "save", full)
-    with pytest.raises(DataError, match=r"No space left on device\. What is done is kept"):
+    with pytest.raises(DataError, match=r"No space left on device.*\. What is done is kept"):
         tokenise(corpus, vocabulary, sentences=True, cache=tmp_path, shard_megabytes=0.0008)
     monkeypatch.undo()
     assert len(list((tmp_path / "tokens").glob("*.part/shard-*"))) == 2
     resumed = tokenise(corpus, vocabulary, sentences=True, cache=tmp_path, shard_megabytes=0.0008)
     assert same(resumed, tokenise(corpus, vocabulary, sentences=True, cache=tmp_path / "other"))
+
+
+def test_joining_follows_no_planted_link_and_a_full_disk_is_told_not_died_of(
+    vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = write(tmp_path / "text")
+    (tmp_path / "other").write_text("precious")
+    join, places = tokens._join, []
+
+    def planted(folder: Path, name: str) -> None:
+        places.append(folder)
+        (folder / "tokens.npy").symlink_to(tmp_path / "other")
+        join(folder, name)
+
+    mapped = np.lib.format.open_memmap
+
+    def read_only(path: Any, mode: str = "r+", **more: Any) -> Any:
+        assert mode == "r", "a process that writes to a map of a full disk is killed"
+        return mapped(path, mode=mode, **more)
+
+    monkeypatch.setattr(tokens, "_join", planted)
+    monkeypatch.setattr(np.lib.format, "open_memmap", read_only)
+    monkeypatch.setattr(tokens, "STRETCH", 100)
+    options: dict[str, Any] = {"sentences": True, "shard_megabytes": 0.0008}
+    made = tokenise(corpus, vocabulary, cache=tmp_path, **options)
+    monkeypatch.undo()
+    assert len(places) == 1
+    assert (tmp_path / "other").read_text() == "precious"
+    assert same(made, tokenise(corpus, vocabulary, sentences=True, cache=tmp_path / "another"))
 
 
 def test_no_documents_at_all(vocabulary: Vocabulary, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +147,16 @@ def test_what_cannot_be_read_is_named(corpus: Corpus, tmp_path: Path) -> None:
         load_vocabulary("bpe", "no/such")
     with pytest.raises(DataError, match="a wordpiece vocabulary of 9 is too small"):
         trained("wordpiece", corpus, tmp_path, size=9)
+
+
+def test_a_full_disk_is_told_with_the_way_out(
+    corpus: Corpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DataError, match=r"vocabularies.*No space left.*set SIFT_CACHE"):
+            trained("bpe", corpus, tmp_path)
+    assert len(trained("bpe", corpus, tmp_path)) > 0

@@ -28,10 +28,10 @@ def test_evidence_and_ratio_are_drawn_of_the_first_run_that_decided(tmp_path: Pa
 def test_the_ratio_is_what_was_decided_last_until_the_end(tmp_path: Path) -> None:
     (experiment,) = collect([folder_of(tmp_path, RECORDS)]).experiments
     *_, ratio = autopilot_drawings(experiment)
-    (axes,) = ratio.draw(WIDE).axes
-    updates, ratios = axes.lines[0].get_data()
-    assert list(updates) == [0, 50, 100, 150, 250, 300, 400]
-    assert list(ratios) == [1, 1, 1, 2, 2, 1, 1]
+    steps = ratio.plot(WIDE).lines[0]
+    assert steps.joined == "steps"
+    assert list(steps.x) == [0, 50, 100, 150, 250, 300, 400]
+    assert list(steps.y) == [1, 1, 1, 2, 2, 1, 1]
 
 
 def test_runs_without_an_autopilot_have_no_such_figure(tmp_path: Path) -> None:

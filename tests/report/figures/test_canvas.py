@@ -7,33 +7,29 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 
 from sifting.report.bands import Band
 from sifting.report.figures.canvas import (
-    FILE,
     NARROW,
     WIDE,
     Canvas,
     Drawing,
     Mark,
     arm_marks,
-    dashed,
-    new_axes,
-    plot_band,
-    set_margins,
+    band_line,
+    capital,
+    heights,
     thousands,
 )
-from sifting.report.palette import PLAIN
+from sifting.report.figures.plot import Plot, axis
 from sifting.report.tables import Table
 
 BAND = Band(np.arange(5.0), np.arange(5.0), np.ones(5), seeds=3)
 
 
-def drawn(canvas: Canvas) -> Figure:
-    figure, axes = new_axes(canvas)
-    plot_band(axes, 2, BAND, canvas, arms=1)
-    return figure
+def plotted(canvas: Canvas) -> Plot:
+    sides = (axis(name, (0.0, 5.0), canvas.across()) for name in ("x", "y"))
+    return Plot(*sides, lines=(band_line(2, BAND, arms=1),))
 
 
 DRAWING = Drawing(
@@ -43,29 +39,27 @@ DRAWING = Drawing(
     "About & so on.",
     Table("", [], []),
     (Mark("arm", "mine", 2),),
-    drawn,
+    plotted,
 )
 
 
-def test_a_band_is_a_line_with_its_spread_in_the_arms_colour() -> None:
-    figure, axes = new_axes(FILE)
-    plot_band(axes, 2, BAND, FILE, arms=1, scale=100.0)
-    (line,), (spread,) = axes.lines, axes.collections
-    assert line.get_color() == PLAIN.of(2)
-    assert line.get_ydata().tolist() == [0, 100, 200, 300, 400]
-    assert spread.get_paths()[0].get_extents().bounds == (0, -100, 4, 600)
-    plot_band(axes, 3, replace(BAND, seeds=1), FILE, arms=1)
-    assert len(axes.collections) == 1, "one seed has no spread"
-    assert figure.axes == [axes]
+def test_a_band_is_a_line_with_its_spread() -> None:
+    line = band_line(2, BAND, arms=1, scale=100.0)
+    assert line.style == 2
+    assert list(line.y) == [0, 100, 200, 300, 400]
+    assert line.spread is not None
+    assert line.spread.tolist() == [100.0] * 5
+    assert (min(heights([line])), max(heights([line]))) == (-100, 500)
+    assert band_line(3, replace(BAND, seeds=1), arms=1).spread is None, "one seed has no spread"
 
 
 def test_many_points_are_shared_among_the_arms() -> None:
     x = np.arange(10_000.0)
     long = Band(x, np.sin(x), np.zeros(10_000), seeds=1)
-    _, axes = new_axes(FILE)
     for arms, most in ((1, 4 * 200), (12, 4 * 100)):
-        plot_band(axes, 0, long, FILE, arms=arms)
-        assert len(axes.lines[-1].get_xdata()) <= most
+        line = band_line(0, long, arms=arms)
+        assert len(line.x) <= most
+        assert len(line.x) // line.every <= 7, "a few marks"
 
 
 def test_on_a_page_a_figure_has_names_ids_of_its_own_and_no_size() -> None:
@@ -85,17 +79,14 @@ def test_as_a_file_it_has_a_legend_and_the_same_bytes_again() -> None:
     assert DRAWING.file("png").startswith(b"\x89PNG")
 
 
-def test_margins_are_in_inches_whatever_the_size() -> None:
-    for canvas in (WIDE, NARROW):
-        figure, axes = new_axes(canvas)
-        set_margins(figure, left=0.5)
-        assert axes.get_position().x0 * canvas.width == pytest.approx(0.5)
+def test_axes_are_as_long_as_margins_leave_them() -> None:
+    assert WIDE.size == (5.5, 3.8)
+    assert WIDE.across(left=1.0) - NARROW.across(left=1.0) == pytest.approx(5.5 - 3.35)
+    assert 0 < NARROW.up < NARROW.height
 
 
-def test_a_line_to_compare_with_and_ticks_that_fit() -> None:
-    _, axes = new_axes(FILE)
-    dashed(axes, 0.5, FILE)
-    assert axes.lines[0].get_ydata() == [0.5, 0.5]
+def test_words_of_headings_and_ticks() -> None:
+    assert capital("accuracy of x") == "Accuracy of x"
     assert [thousands(v) for v in (1e9, 2.5e6, 64_000.0, 999.0)] == ["1G", "2.5M", "64k", "999"]
 
 

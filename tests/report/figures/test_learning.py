@@ -21,22 +21,21 @@ def test_a_line_for_each_arm_against_time_and_against_samples(tmp_path: Path) ->
     assert (time.key, samples.key) == ("time", "samples")
     assert [mark.label for mark in time.marks] == ["baseline", "sift", "target"]
     for drawing, last in ((time, 200 * 0.053), (samples, 32 * 200)):
-        (axes,) = drawing.draw(WIDE).axes
-        *lines, target = axes.lines
-        assert len(lines) == 2
-        assert lines[0].get_xdata()[-1] == pytest.approx(last)
-        assert lines[0].get_ydata()[-1] == pytest.approx(100 * 0.8 * (1 - 2.718281828**-3))
-        assert target.get_ydata()[0] <= lines[0].get_ydata()[-1]
-        assert axes.get_ylabel() == "accuracy (%)"
+        plot = drawing.plot(WIDE)
+        assert len(plot.lines) == 2
+        assert plot.lines[0].x[-1] == pytest.approx(last)
+        assert plot.lines[0].y[-1] == pytest.approx(100 * 0.8 * (1 - 2.718281828**-3))
+        (target,) = plot.rules
+        assert target <= plot.lines[0].y[-1]
+        assert plot.y.label == "accuracy (%)"
 
 
 def test_what_differs_is_in_the_frame_not_the_first_steep_part(tmp_path: Path) -> None:
     write(made("baseline", 0, points=40), tmp_path)
     time, _ = drawings(collect([tmp_path]).experiments[0])
-    (axes,) = time.draw(WIDE).axes
-    low = axes.get_ylim()[0]
-    values = axes.lines[0].get_ydata()
-    assert values[0] < low < values[5]
+    plot = time.plot(WIDE)
+    values = plot.lines[0].y
+    assert values[0] < plot.y.low < values[5]
 
 
 def test_without_an_evaluation_there_is_nothing_to_draw(tmp_path: Path) -> None:

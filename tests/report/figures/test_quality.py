@@ -19,12 +19,10 @@ def test_rho_and_recall_of_the_arms_that_select_with_what_chance_gives(tmp_path:
     rho, recall = drawings(collect([tmp_path]).experiments[0])
     assert (rho.key, recall.key) == ("rho", "recall")
     assert {mark.label for mark in rho.marks} == {"mine", "sift", "break-even"}
-    (axes,) = rho.draw(WIDE).axes
-    *lines, even = axes.lines
-    assert [line.get_ydata()[-1] for line in lines] == pytest.approx([0.9, 0.9])
-    assert even.get_ydata() == [1.0, 1.0]
-    (axes,) = recall.draw(WIDE).axes
-    assert [line.get_ydata()[0] for line in axes.lines[2:]] == [0.25, 0.5], "one for each share"
+    plot = rho.plot(WIDE)
+    assert [line.y[-1] for line in plot.lines] == pytest.approx([0.9, 0.9])
+    assert plot.rules == (1.0,)
+    assert recall.plot(WIDE).rules == (0.25, 0.5), "one for each share"
 
 
 def test_runs_that_never_select_have_no_such_figure(tmp_path: Path) -> None:

@@ -6,20 +6,17 @@ Shapes: N images, B of a batch, C channels, H × W pixels.
 from __future__ import annotations
 
 import hashlib
-import io
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sifting import files
+from sifting import checksums
 from sifting.bench.tasks.common import Data, TaskConfig, find_data, make_problem, missing, updates
 from sifting.bench.tasks.fashion import paper_exit
 from sifting.bench.tasks.rows import TaskRows, shuffled
-from sifting.recipes.cache import alone, cache_folder
+from sifting.recipes.cache import alone, cache_folder, drop_damaged
 from sifting.recipes.images.reading import Images, read_images
 from sifting.recipes.images.transforms import CHANCES, augmented, normalised
 from sifting.training.problem import Problem
@@ -59,8 +56,8 @@ def read_files(config: TaskConfig) -> tuple[TaskRows, TaskRows]:
     if folder is None:
         missing(config, "CIFAR-10", REMEDY, "scikit-learn's digits")
         return _decoded("digits")
-    with np.load(io.BytesIO(_cached(folder)), allow_pickle=False) as arrays:
-        made = [torch.from_numpy(arrays[name]) for name in ARRAYS]
+    found = _cached(folder)
+    made = [found[name] for name in ARRAYS]
     return TaskRows(*made[:2]), TaskRows(*made[2:])
 
 
@@ -71,19 +68,21 @@ def _decoded(source: str) -> tuple[TaskRows, TaskRows]:
     return TaskRows(train.pixels_NCHW, train.labels_N), TaskRows(test.pixels_NCHW, test.labels_N)
 
 
-def _cached(folder: Path) -> bytes:
-    """Both splits as arrays, made from the folder's files unless that was done before."""
+def _cached(folder: Path) -> dict[str, Tensor]:
+    """Both splits, made from the folder's files unless that was done before, and is as it was written."""
     found = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.iterdir())]
     key = hashlib.sha256(repr((str(folder.resolve()), found)).encode()).hexdigest()[:16]
-    path = cache_folder() / f"images-{key}.npz"
+    path = cache_folder() / f"images-{key}.pt"
     with alone(path):
-        if not path.exists():
-            tensors = [tensor for rows in _decoded(str(folder)) for tensor in rows.tensors_N]
-            arrays: Any = dict(zip(ARRAYS, (tensor.numpy() for tensor in tensors), strict=True))
-            made = io.BytesIO()
-            np.savez(made, **arrays)
-            files.write_bytes(path, made.getvalue())
-        return path.read_bytes()
+        if path.exists():
+            try:
+                return checksums.read_state(path)
+            except checksums.Damaged as error:
+                drop_damaged(path, error)
+        tensors = [tensor for rows in _decoded(str(folder)) for tensor in rows.tensors_N]
+        made = dict(zip(ARRAYS, tensors, strict=True))
+        checksums.write_state(path, made)
+        return made
 
 
 def read(config: CifarConfig) -> Data:

@@ -18,7 +18,7 @@ import os
 import shutil
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ Integers = npt.NDArray[np.int64]
 TextProgress = Callable[[int, int | None], None]
 FILES = ("tokens", "sentences", "documents", "hashes")
 BATCH = 1 << 20  # bytes of text that are tokenised at once
+STRETCH = 1 << 22  # tokens that are copied at once
 
 
 @dataclass(frozen=True)
@@ -244,17 +245,7 @@ def _join(folder: Path, name: str) -> None:
             f"the corpus {name} holds no text: "
             + (f"all of its {empty} documents are empty" if empty else "it has no documents")
         )
-    tokens = np.lib.format.open_memmap(
-        folder / "tokens.npy",
-        mode="w+",
-        dtype=arrays["tokens"][0].dtype,
-        shape=(sum(len(a) for a in arrays["tokens"]),),
-    )
-    start = 0
-    for piece in arrays["tokens"]:
-        tokens[start : start + len(piece)] = piece
-        start += len(piece)
-    tokens.flush()
+    count = _save_joined(folder / "tokens.npy", arrays["tokens"])
     for file in ("sentences", "documents"):
         lengths = np.concatenate(arrays[file])
         _save(folder / f"{file}.npy", np.concatenate([[0], np.cumsum(lengths)]))
@@ -265,7 +256,7 @@ def _join(folder: Path, name: str) -> None:
         "empty_documents": empty,
         "documents_of_one_sentence": int((counts == 1).sum()),
         "sentences": int(counts.sum()),
-        "tokens": start,
+        "tokens": count,
         "bytes": int(records[-1]["place"]["bytes"]),
     }
     made = {**report, "made": round(time.time())}
@@ -281,3 +272,23 @@ def _drop_shards(folder: Path) -> None:
 def _save(path: Path, array: npt.NDArray[Any]) -> None:
     with replacing(path) as file:
         np.save(file, array)
+
+
+def _save_joined(path: Path, pieces: Sequence[npt.NDArray[Any]]) -> int:
+    """Save vectors one after the other as one; returns how long it is.
+
+    Piece by piece, since all of them may not fit into memory; and not through a memory map, since on
+    a full disk a process that writes to one is killed without a word.
+    """
+    count, dtype = sum(len(piece) for piece in pieces), pieces[0].dtype
+    header = {
+        "descr": np.lib.format.dtype_to_descr(dtype),
+        "fortran_order": False,
+        "shape": (count,),
+    }
+    with replacing(path) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for piece in pieces:
+            for start in range(0, len(piece), STRETCH):
+                file.write(piece[start : start + STRETCH].astype(dtype, copy=False).tobytes())
+    return count

@@ -1,4 +1,4 @@
-"""The figures of a report, one file for each kind. Matplotlib draws; what is drawn comes from the tables.
+"""The figures of a report, one file for each kind, as data: how they are drawn is no matter of theirs.
 
 A further figure is a further file with a function `drawings(experiment)`, named in `KINDS`.
 """

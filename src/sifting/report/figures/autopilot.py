@@ -5,19 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
-
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
 
 from sifting.report.decisions import RATIO, Decided, Tried, decision_table, read_decisions
-from sifting.report.figures.canvas import Canvas, Drawing, Mark, dashed, new_axes, thousands
-from sifting.report.palette import style
+from sifting.report.figures.canvas import Canvas, Drawing, Mark, heights, thousands
+from sifting.report.figures.plot import Axis, Line, Plot, axis, reach
 from sifting.report.reading import Experiment
 from sifting.report.sanitize import clip
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 GROUP = "What the autopilot decided"
 SHARE, KEPT_LOSS, AGREEMENT, TRIED, KEPT = range(5)  # styles
@@ -47,7 +40,7 @@ def drawings(experiment: Experiment) -> Iterator[Drawing]:
                 Mark("arm", "agreement", AGREEMENT),
                 Mark("line", "random half"),
             ),
-            partial(_draw_evidence, decided, end),
+            partial(_evidence, decided, end),
         )
         marks = [Mark("arm", "ratio; mark: decision", KEPT)]
         if tried:
@@ -60,71 +53,52 @@ def drawings(experiment: Experiment) -> Iterator[Drawing]:
             "Decisions that changed it are marked, and trials, at the ratio that was tried.",
             table,
             tuple(marks),
-            partial(_draw_ratio, decided, tried, end),
+            partial(_ratio, decided, tried, end),
         )
         return
 
 
-def _draw_evidence(decided: Sequence[Decided], end: float, canvas: Canvas) -> Figure:
-    figure, axes = new_axes(canvas)
+def _evidence(decided: Sequence[Decided], end: float, canvas: Canvas) -> Plot:
+    lines = []
     for index, name in ((SHARE, "share"), (KEPT_LOSS, "kept_loss"), (AGREEMENT, "agreement")):
         points = [(one.update, getattr(one, name)) for one in decided]
         points = [(x, min(y, HIGHEST)) for x, y in points if math.isfinite(y)]
         if points:
-            axes.plot(
-                *zip(*points, strict=True),
-                color=canvas.palette.of(index),
-                linestyle=style(index)[0],
-                marker=style(index)[1],
-                linewidth=1.9,
-                markersize=5,
-            )
-    dashed(axes, 1 / RATIO, canvas)
-    low, high = axes.get_ylim()
-    axes.set_ylim(min(0.0, max(low, -1.0)), max(high, 1.05))
-    axes.set_ylabel("share; agreement")
-    _over_updates(axes, end)
-    return figure
+            x, y = zip(*points, strict=True)
+            lines.append(Line(index, x, y))
+    low, high = reach([1 / RATIO, *heights(lines)])
+    ends = min(0.0, max(low, -1.0)), max(high, 1.05)
+    return Plot(
+        _updates(end, canvas),
+        axis("share; agreement", ends, canvas.up, side="y", grid=True),
+        tuple(lines),
+        (1 / RATIO,),
+    )
 
 
-def _draw_ratio(
-    decided: Sequence[Decided], tried: Sequence[Tried], end: float, canvas: Canvas
-) -> Figure:
-    figure, axes = new_axes(canvas)
-    colour = canvas.palette.of(KEPT)
+def _ratio(decided: Sequence[Decided], tried: Sequence[Tried], end: float, canvas: Canvas) -> Plot:
     updates = [0.0, *(one.update for one in decided), end]
     ratios = [1.0, *(one.ratio for one in decided), decided[-1].ratio]
-    axes.step(updates, ratios, where="post", color=colour, linewidth=1.9)
+    lines = [Line(KEPT, updates, ratios, every=0, joined="steps")]
     changes = [(one.update, one.ratio) for one in decided if one.changed]
     if changes:
         x, y = zip(*changes, strict=True)
-        axes.plot(x, y, color=colour, linestyle="none", marker=style(KEPT)[1], markersize=7)
+        lines.append(Line(KEPT, x, y, joined="no", size=7))
     for trial in tried:
-        colour = canvas.palette.of(TRIED)
-        axes.plot(
-            trial.update, trial.ratio, color=colour, marker=style(TRIED)[1], markersize=7, zorder=4
-        )
+        lines.append(Line(TRIED, [trial.update], [trial.ratio], joined="no", size=7))
         if trial.harms:
-            axes.plot(
-                trial.update,
-                trial.ratio,
-                color=canvas.palette.ink,
-                marker="x",
-                markersize=11,
-                zorder=5,
-            )
+            at = [trial.update], [trial.ratio]
+            lines.append(Line(TRIED, *at, joined="no", size=11, tone="ink", mark="x"))
     top = max([2.0, *ratios, *(trial.ratio for trial in tried)])
-    axes.set_yscale("log", base=2)
     rungs = [2.0**k for k in range(int(math.log2(top)) + 1)]
-    axes.set_yticks(rungs, [f"{rung:g}" for rung in rungs])
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.set_ylim(0.85, 1.2 * top)
-    axes.set_ylabel("candidates for each trained")
-    _over_updates(axes, end)
-    return figure
+    named = tuple((rung, f"{rung:g}") for rung in rungs)
+    label = "candidates for each trained"
+    return Plot(
+        _updates(end, canvas),
+        Axis(label, 0.85, 1.2 * top, named, grid=True, log=True),
+        tuple(lines),
+    )
 
 
-def _over_updates(axes: Axes, end: float) -> None:
-    axes.set_xlim(0, 1.02 * end or 1.0)
-    axes.set_xlabel("updates")
-    axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
+def _updates(end: float, canvas: Canvas) -> Axis:
+    return axis("updates", (0.0, 1.02 * end or 1.0), canvas.across(), write=thousands)

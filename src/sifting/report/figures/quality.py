@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from matplotlib.figure import Figure
-
 from sifting.report.bands import Band, quality
 from sifting.report.figures.canvas import (
     MOST_ARMS,
@@ -14,11 +12,11 @@ from sifting.report.figures.canvas import (
     Drawing,
     Mark,
     arm_marks,
-    dashed,
-    new_axes,
-    plot_band,
+    band_line,
+    heights,
     thousands,
 )
+from sifting.report.figures.plot import Plot, axis, reach
 from sifting.report.reading import Experiment
 from sifting.report.tables import quality_table
 
@@ -59,28 +57,26 @@ def drawings(experiment: Experiment) -> Iterator[Drawing]:
             about,
             table,
             (*marks, Mark("line", line)),
-            partial(_draw, experiment, name, bands),
+            partial(_plot, experiment, name, bands),
         )
 
 
-def _draw(experiment: Experiment, name: str, bands: dict[int, Band], canvas: Canvas) -> Figure:
-    figure, axes = new_axes(canvas)
-    for index, band in bands.items():
-        plot_band(axes, index, band, canvas, arms=len(bands))
+def _plot(experiment: Experiment, name: str, bands: dict[int, Band], canvas: Canvas) -> Plot:
+    lines = tuple(band_line(i, band, arms=len(bands)) for i, band in bands.items())
     if name == "recall":
-        for keep in sorted(_keeps(experiment))[:MOST_ARMS]:
-            dashed(axes, keep, canvas)
-        axes.set_ylim(0, 1.02)
-        axes.set_ylabel("recall of the hardest")
+        rules = tuple(sorted(_keeps(experiment))[:MOST_ARMS])
+        label, low, high = "recall of the hardest", 0.0, 1.02
     else:
-        dashed(axes, 1.0, canvas)
-        low, high = axes.get_ylim()
-        axes.set_ylim(min(low, 0.9), max(high, 1.1))
-        axes.set_ylabel("ρ_approx")
-    axes.set_xlim(left=0)
-    axes.set_xlabel("updates")
-    axes.xaxis.set_major_formatter(lambda value, _: thousands(value))
-    return figure
+        rules = (1.0,)
+        low, high = reach([*heights(lines), 1.0])
+        label, low, high = "ρ_approx", min(low, 0.9), max(high, 1.1)
+    ends = [x for band in bands.values() for x in (float(band.x[0]), float(band.x[-1]))]
+    return Plot(
+        axis("updates", (0.0, reach(ends)[1]), canvas.across(), write=thousands),
+        axis(label, (low, high), canvas.up, side="y", grid=True),
+        lines,
+        rules,
+    )
 
 
 def _keeps(experiment: Experiment) -> set[float]:
