@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = draw_map.PAGE.read_text(encoding="utf-8")
 HOPS = re.findall(r"^\| \d+ \| `([\w/]+)\.py:([\w.]+)` \|", PAGE, flags=re.M)
 LONGEST = 350  # lines of a file
+FACADE = 300  # lines of `Sifter` that it has to stay below
 
 # Folders of tests that no single module stands behind, and why.
 ELSEWHERE = {
@@ -104,6 +105,27 @@ def test_no_file_is_long() -> None:
         for path in (ROOT / "src").glob("**/*.py")
     }
     assert {path: count for path, count in lines.items() if count > LONGEST} == {}
+
+
+def test_the_facade_is_short() -> None:
+    source = (draw_map.PACKAGE / "sifter.py").read_text(encoding="utf-8")
+    (facade,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    assert facade.end_lineno is not None
+    assert facade.end_lineno - facade.lineno + 1 < FACADE
+
+
+def test_exits_are_equals() -> None:
+    """What an exit is asked is in its protocol: only among exits is one asked what class it has."""
+    asked = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in draw_map.sources()
+        if path.parent.name != "exits"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") in ("isinstance", "issubclass", "type")
+        and re.search(r"\w+Exit\b", " ".join(map(ast.unparse, node.args[1:])))
+    ]
+    assert asked == []
 
 
 def test_what_is_no_code_is_packaged_too() -> None:

@@ -179,7 +179,7 @@ class Sifter:
         exit, keep = compose.choose_mode(exit, keep, policy)
         compose.check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
         competing = make_competing(exit) if keep == compose.AUTO else None
-        self.model, self.exit = model, competing or make_exit(exit)
+        self.model, self.exit, self._group = model, competing or make_exit(exit), group
         self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
         self.rule = compose.make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
@@ -226,7 +226,6 @@ class Sifter:
         self._scorer.beside = self.beside = make_beside(self._scorer, ahead, auto=bool(self.pilot))
         self._scorer.reuse = make_reuse(self._scorer, reuse, scope=scope, ahead=ahead)
         settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
-        self._group = group
         compose.join_ranks(self._scorer, self.auditor, scope, group, settings)
         shared: Any = {"meter": self.meter, "auditor": self.auditor, "pilot": self.pilot}
         self.chooser = Chooser(

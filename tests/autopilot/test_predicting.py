@@ -28,19 +28,21 @@ def trained() -> tuple[Sifter, tuple[torch.Tensor, torch.Tensor]]:
 def test_it_has_nothing_to_say_before_there_is_anything_to_go_by() -> None:
     sifter = Sifter(Net())
     batch = (torch.randn(6, 8), torch.zeros(6).long())
-    assert predict(sifter._scorer, batch, {}, [0, 1, 2, 3, 4, 5]) == {}
+    assert sifter.pilot is not None
+    exit = sifter.pilot.exit
+    assert predict(sifter._scorer, exit, batch, {}, [0, 1, 2, 3, 4, 5]) == {}
     scores = sifter._scorer.rehearse(batch, None)
-    assert predict(sifter._scorer, None, scores, None) == {}
-    assert predict(sifter._scorer, batch, scores, None) == {}, "whose samples are not known"
+    assert predict(sifter._scorer, exit, None, scores, None) == {}
+    assert predict(sifter._scorer, exit, batch, scores, None) == {}, "whose samples are not known"
 
 
 def test_of_samples_that_are_known_it_says_a_loss_each() -> None:
     sifter, batch = trained()
     ids = list(range(16))
     scores = sifter._scorer.rehearse(batch, ids, learn=False)
-    found = predict(sifter._scorer, batch, scores, ids, note=False)
-    exit = sifter.pilot.exit if sifter.pilot is not None else None
-    assert exit is not None
+    assert sifter.pilot is not None
+    exit = sifter.pilot.exit
+    found = predict(sifter._scorer, exit, batch, scores, ids, note=False)
     assert set(found) == ({PREDICTED} if exit.predictor.ready else set())
     for losses_B in found.values():
         assert losses_B.shape == (16,)

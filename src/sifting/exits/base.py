@@ -65,6 +65,9 @@ class Exit(ABC):
     learns = False  # whether it has weights of its own, which ranks of one model train together
     shardable = False  # whether it can score a model whose parameters are spread over ranks
     pipelined = False  # whether it can score beside the training step: `beside` gives its twin
+    needs_labels = (
+        True  # whether it scores by logits and labels; else the losses of `losses=` are enough
+    )
     block: tuple[Stack, int] | None = None  # the stack and the number of its block, where it is one
     # gives, by ID, what score="reducible" takes off, to an exit that scores by IDs
     reference: Callable[[Sequence[Any]], Tensor] | None = None

@@ -53,6 +53,7 @@ class BlockExit(Exit):
 
     shardable = True
     pipelined = True
+    needs_labels = False
 
     @property
     def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]

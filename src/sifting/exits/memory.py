@@ -64,6 +64,7 @@ class MemoryExit(Exit):
     by_id = True
     learns = True
     shardable = True
+    needs_labels = False
     default_score = "loss"
     remedy = "a larger revisit="
     cheaper = "a larger keep="
