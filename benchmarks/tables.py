@@ -53,6 +53,8 @@ def overhead() -> str:
 def limits(row: str) -> str:
     """What scoring less of each candidate costs and keeps: one row of `limits.json`."""
     results = read("limits.json")
+    if row not in results:
+        return f"Not measured yet: `python benchmarks/overhead.py limits --only {row}`."
     result = results[row]
     judged = results["ranking"] if row.startswith("bert") else result
     if row == "memory":

@@ -29,6 +29,7 @@ def test_a_short_demo_trains_all_arms_judges_them_and_writes_a_report(
         verdict = json.loads((out / "runs" / name / "verdict.json").read_text())
         assert verdict["overall"] in shown.replace("\n", " ")
     assert shown.count("autopilot, seed ") == 2 * len(demo.TASKS)
+    assert shown.replace("\n", " ").count("it ended after 30 updates") == 2 * len(demo.TASKS)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "Greedy SGD against SGD" in page
     assert "data:image/svg+xml;base64," in page
@@ -51,7 +52,7 @@ def test_the_convex_picture_says_what_was_measured(
 def test_too_small_a_demo_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         demo.main(["--seeds", "1"])
-    assert "--seeds 1 --updates 600: give at least 2 and 20" in capsys.readouterr().err
+    assert "--seeds 1 --updates 300: give at least 2 and 20" in capsys.readouterr().err
 
 
 def test_a_folder_that_cannot_be_written_is_named(

@@ -70,8 +70,12 @@ class Pieces:
             self._seen = []
 
     def note(self, ids: Sequence[Any] | None) -> None:
-        """Take note of the indices of a batch that is trained."""
-        if self.draws is not None and ids is not None:
+        """Take note of the indices of a batch that is trained; None where its samples are others."""
+        if self.draws is None:
+            return
+        if ids is None:
+            self._single = False
+        else:
             self.draws.note(ids)
 
     @property
@@ -92,7 +96,7 @@ class Pieces:
                 f"a {type(self._loader).__name__} cannot be read beside the run: pieces need a DataLoader "
                 "over a data set with indices"
             )
-        if len(self.draws.among) < 2 * size:
+        if self._single is not False and len(self.draws.among) < 2 * size:
             return f"its data set has {len(self.draws.among)} samples for batches of {size}"
         if not self._one_each(self.draws):
             return "an index of its data set is not one sample (rows of several documents)"

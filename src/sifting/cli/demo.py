@@ -1,9 +1,9 @@
 """`sift demo`: two small real tasks, trained plainly, by the paper's exit and by the autopilot.
 
 Handwritten digits (8×8 pixels, from scikit-learn), once as they are and trained until they are fitted,
-once with a fifth of the labels wrong. Every arm makes the same number of updates, its learning rate
-decayed within them; what the autopilot decided, and why, is said beside what came of it. Then the
-theory's convex image: greedy SGD against SGD. All of it goes into a report.
+once with a fifth of the labels wrong. Every arm plans the same number of updates, its learning rate
+decayed within them; the autopilot ends sooner by what its choosing gains. What it decided, and why, is
+said beside what came of it. Then the theory's convex image: greedy SGD against SGD. All of it goes into a report.
 """
 
 from __future__ import annotations
@@ -168,8 +168,10 @@ def decided(folder: Path) -> list[str]:
         told = [f"from update {r['step']} on {_doing(r)}, since {r['why']}" for r in changes]
         if not told and made:
             told = [f"everything was trained, since {made[-1]['why']}"]
+        updates = (run.summary or {}).get("updates")
         lines.append(
             f"autopilot, seed {run.config['seed']}: {'; '.join(told) or 'nothing to decide by'}"
+            + ("" if updates is None else f"; it ended after {updates} updates")
         )
     return lines
 
