@@ -2,8 +2,6 @@
 
 import pytest
 
-from sifting import checksums
-from sifting.checksums import Growing
 from sifting.cli import theory_commands
 from sifting.cli.theory import main
 from tests.helpers.theory import SMALL
@@ -89,22 +87,6 @@ def test_what_the_parser_refuses_exits_with_2(argv, capsys):
         main(argv)
     assert stop.value.code == 2
     assert "usage: sift theory" in capsys.readouterr().err
-
-
-def test_a_log_that_was_cut_is_not_estimated_from(run, folder, capsys):
-    log = Growing()
-    log.catch_up(run / "audits.jsonl")
-    logs = {"audits.jsonl": log.said(), "metrics.jsonl": Growing().said()}
-    about = {"format": 2, "status": "finished", "files": {}, "logs": logs}
-    checksums.write_json(run / "run.json", about)
-    assert main(["estimate", str(run), "--resamples", "20"]) == 0
-    lines = (run / "audits.jsonl").read_text().splitlines(keepends=True)
-    (run / "audits.jsonl").write_text("".join(lines[:-5]))
-    for path in (run, run / "audits.jsonl"):
-        assert main(["estimate", str(path)]) == 2
-        assert "audits.jsonl was shortened" in capsys.readouterr().err
-    (run / "audits.jsonl").rename(folder / "mine.jsonl")  # of nobody's run
-    assert main(["estimate", str(folder / "mine.jsonl"), "--resamples", "20"]) == 0
 
 
 def test_names_that_a_terminal_would_obey_are_cleaned(folder, capsys):

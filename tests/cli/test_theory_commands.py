@@ -7,6 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from sifting import checksums
+from sifting.checksums import Growing
 from sifting.cli import theory_commands
 from sifting.cli.theory import build_parser, main
 from tests.helpers.theory import SMALL
@@ -77,3 +79,19 @@ def test_each_command_is_a_function_of_its_options():
         "noise": theory_commands.noise,
     }.items():
         assert build_parser().parse_args([command]).run is function
+
+
+def test_a_log_that_was_cut_is_not_estimated_from(run, folder, capsys):
+    log = Growing()
+    log.catch_up(run / "audits.jsonl")
+    logs = {"audits.jsonl": log.said(), "metrics.jsonl": Growing().said()}
+    about = {"format": 2, "status": "finished", "files": {}, "logs": logs}
+    checksums.write_json(run / "run.json", about)
+    assert main(["estimate", str(run), "--resamples", "20"]) == 0
+    lines = (run / "audits.jsonl").read_text().splitlines(keepends=True)
+    (run / "audits.jsonl").write_text("".join(lines[:-5]))
+    for path in (run, run / "audits.jsonl"):
+        assert main(["estimate", str(path)]) == 2
+        assert "audits.jsonl was shortened" in capsys.readouterr().err
+    (run / "audits.jsonl").rename(folder / "mine.jsonl")  # of nobody's run
+    assert main(["estimate", str(folder / "mine.jsonl"), "--resamples", "20"]) == 0

@@ -64,7 +64,7 @@ def test_the_whole_grid_in_one_command_that_skips_what_is_done(
 
 def test_data_is_named_with_its_side() -> None:
     source = ImageSource.parse("ethz/food101@64", side=32)
-    assert (source.data, source.side) == ("ethz/food101", 64)
+    assert (source.source, source.side) == ("ethz/food101", 64)
     assert ImageSource.parse("digits", side=8) == ImageSource("digits", 8)
     assert ImageSource("digits", 8).folder == "digits-8"
     assert "/" not in source.folder
