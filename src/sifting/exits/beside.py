@@ -33,7 +33,7 @@ from sifting.exits.drawn_ahead import (
 )
 from sifting.exits.economy import Economy
 from sifting.exits.thread_context import Context, prepare_thread
-from sifting.exits.turns import Turn, side_stream
+from sifting.exits.turns import ThreadTurn, side_stream
 from sifting.model.plan import Plan
 from sifting.model.replica import Replica, modules_run
 from sifting.rng import RandomState
@@ -90,7 +90,7 @@ class Beside:
         exit, plan = self._twins(plan)
         self._stream = self._stream or side_stream(scorer.device)
         context = Context(scorer.device, scorer.autocasts, torch.get_default_device(), self._stream)
-        ahead.turn = Turn(self._stream)
+        ahead.turn = ThreadTurn(self._stream)
         ahead.future = self._executor.submit(
             self._scored, ahead.batch, exit, plan, economy, context, ahead.turn
         )
@@ -212,7 +212,7 @@ class Beside:
         plan: Plan,
         economy: Economy,
         context: Context,
-        turn: Turn | None,
+        turn: ThreadTurn | None,
     ) -> tuple[Tensor, Mapping[str, Any]]:
         """Scores by the copy, and what is to be learned from them: what the thread does in its turn."""
         assert self._replica is not None

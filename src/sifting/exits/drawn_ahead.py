@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.exits.predictors import checked_lessons
-from sifting.exits.turns import Turn
+from sifting.exits.turns import ThreadTurn
 from sifting.plain import Plain
 from sifting.rng import RandomState
 
@@ -37,7 +37,7 @@ class DrawnAhead:
     scores: Tensor | None = None
     lessons: Mapping[str, Any] = field(default_factory=dict)
     future: Future[tuple[Tensor, Mapping[str, Any]]] | None = None
-    turn: Turn | None = None
+    turn: ThreadTurn | None = None
     versions: list[int] = field(default_factory=list)
     settled: bool = False
     undo: tuple[torch.Generator, Tensor] | None = None
