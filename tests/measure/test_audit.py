@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ from sifting.measure.stats import SiftingWarning
 LOSSES = torch.arange(8.0)
 
 
-def auditor(**options: Any) -> Auditor:
-    given = {"every": 1, "log": None, "silent": False, "remedy": "exit=2", "cheaper": "exit=1"}
+def auditor(remedy: str = "exit=2", cheaper: str = "exit=1", **options: Any) -> Auditor:
+    advice = SimpleNamespace(remedy=remedy, cheaper=cheaper)
+    given = {"every": 1, "log": None, "silent": False, "advice": advice}
     return Auditor(Meter(), **{**given, **options})
 
 

@@ -65,6 +65,8 @@ def test_few_logits_are_held_at_a_time_and_the_scores_are_the_same(
     rows = rows_of(CLASSES, LOGITS, LABELS)
     whole = row_scores(rows, "entropy")
     monkeypatch.setattr(parts, "CHUNK", 6)
+    assert [len(logits) for logits, _ in rows.chunks()] == [5], "a product of few rows is slow"
+    monkeypatch.setattr(parts, "ROWS", 1)
     pieces = list(rows.chunks())
     assert [len(logits) for logits, _ in pieces] == [2, 2, 1]
     torch.testing.assert_close(row_scores(rows, "entropy"), whole)
