@@ -17,6 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from overhead_parts import page
+from overhead_parts.page import rows
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -52,76 +55,7 @@ def overhead() -> str:
 
 def limits(row: str) -> str:
     """What scoring less of each candidate costs and keeps: one row of `limits.json`."""
-    results = read("limits.json")
-    if row not in results:
-        return f"Not measured yet: `python benchmarks/overhead.py limits --only {row}`."
-    result = results[row]
-    judged = results["ranking"] if row.startswith("bert") else result
-    if row == "memory":
-        return (
-            f"{result['samples']:,} samples ({result['megabytes']:.0f} MB), {result['batch']} trained of twice as "
-            "many: "
-            f"{result['milliseconds']:.2f} ms a step, **{result['cost']:.5f}** of an update of {result['model']} "
-            f"({result['update_seconds']:.1f} s). {_measured(result)}"
-        )
-    if row == "llama":
-        whole = result["peak_growth_bytes"]["update"]
-        lines = [
-            [name, f"{value:.3f}", f"{value / result['flops']:.2f}" if name == "as it is" else ""]
-            for name, value in result["cost"].items()
-        ]
-        peak = result["peak_growth_bytes"]["sifter"] / whole
-        table = rows(["scored", "cost", "÷ FLOP ratio"], lines)
-        return (
-            f"{table}\n\n{result['model']}, length {result['length']}, {result['batch']} trained of twice as "
-            "many. "
-            f"FLOP ratio {result['flops']:.3f}; peak memory of scoring as it is {peak:.3f} of the update's. "
-            f"{_measured(result)}"
-        )
-    columns = {
-        "as_before": "Spearman with exit 1 as it is",
-        "rank_correlation": "Spearman with the exact loss",
-        "recall": "recall of the exact top half",
-        "recall_apart": "recall less that of the second stage",
-        "kept_loss": "μ",
-    }
-    shown = [key for key in columns if key in next(iter(judged["quality"].values()))]
-    lines = []
-    if row == "ranking":  # without costs: those of BERT-base are a row of their own
-        for name, found in result["quality"].items():
-            lines.append(
-                [name, *(f"{found[k]['mean']:.3f} ± {found[k]['error']:.3f}" for k in shown)]
-            )
-        table = rows(["scored", *(columns[key] for key in shown)], lines)
-        return (
-            f"{table}\n\n{result['model']}; {result['batches']} batches of {result['candidates']} candidates it "
-            f"has not seen, score='loss', length 128. {_measured(result)}"
-        )
-    for name, value in sorted(result["cost"].items(), key=lambda one: -one[1]):
-        found = judged["quality"][name]
-        signs = {key: "+" if key == "recall_apart" else "" for key in shown}
-        figures = [f"{found[k]['mean']:{signs[k]}.3f} ± {found[k]['error']:.3f}" for k in shown]
-        lines.append([name, f"{value:.4f}", *figures])
-    table = rows(["scored", "cost", *(columns[key] for key in shown)], lines)
-    about = f"Cost: {result['model']}, {result['batch']} trained of twice as many"
-    if row.startswith("bert"):
-        about += (
-            f", length {result['length']}, score='loss'; FLOP ratio of exit 1 as it is {result['flops']:.3f}, "
-            f"the paper's cost (length 512, A100) {result['paper_512']:.3f}. {_measured(result)} Quality: "
-            f"{judged['model']}; {judged['batches']} batches of {judged['candidates']} candidates it has not "
-            f"seen. {_measured(judged)}"
-        )
-    else:
-        about += f"; accuracy {result['accuracy']:.1%} at the end. {_measured(result)}"
-    return f"{table}\n\n{about}"
-
-
-def _measured(result: dict[str, Any]) -> str:
-    machine = result["machine"]
-    return (
-        f"Made by `{result['command']}` (processor time, one thread of an {machine['processor']}; load "
-        f"{machine['load_before'][0]:.0f} to {machine['load_after'][0]:.0f} on {machine['cores']} cores)."
-    )
+    return page.of_row(row, read("limits.json"))
 
 
 def sampling() -> str:
@@ -153,13 +87,6 @@ def sampling() -> str:
         f"Made by `{result['command']}`; medians over {len(result['rounds'])} interleaved rounds."
     )
     return f"{rows(columns, lines)}\n\n{made}"
-
-
-def rows(columns: list[str], lines: list[list[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join(
-        f"| {' | '.join(cells)} |" for cells in [columns, ["---"] * len(columns), *lines]
-    )
 
 
 def verdict(name: str) -> str:

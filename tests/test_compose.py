@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import Any
 
 import pytest
@@ -210,3 +211,15 @@ def test_choosing_that_outweighs_training_is_said_once(net: Net, exit: Any, chea
         for x, y in sifter(candidates(202)):
             F.cross_entropy(net(x), y).backward()
     assert len(heard) == 1
+
+
+@pytest.mark.parametrize(("scoring", "said"), [(25.0, False), (31.0, True)])
+def test_training_need_not_be_long_where_choosing_is(net: Net, scoring: float, said: bool) -> None:
+    """Where it takes ten times as long, ten seconds of training would be two minutes."""
+    sifter = Sifter(net, exit="last", score="loss", audit_every=0)
+    sifter.meter.seconds.update(between=3.0, scoring=scoring)
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for x, y in sifter(candidates(101)):
+            F.cross_entropy(net(x), y).backward()
+    assert ["choosing takes 9" in str(one.message) for one in heard] == [True] * said

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import MemoryExit, Sifter, Trial
+from sifting import MemoryExit, Sifter, SiftingWarning, Trial, TunedExit
 from sifting.reference import HeldOutReference
 from sifting.state import VERSION, load_saved, saved
 from tests.helpers.models import Net, candidates
@@ -114,6 +114,30 @@ class TestResume:
         saved.select(candidates(1)[0])
         with pytest.raises(ValueError, match=message):
             Sifter(net, **now).load_state_dict(saved.state_dict())
+
+    @pytest.mark.parametrize(
+        ("asked", "changed"),
+        [
+            ({}, {"keep": 0.25}),
+            ({"exit": "input", "loss_fn": nn.BCEWithLogitsLoss()}, {"score": "loss"}),
+            ({"loss_fn": nn.BCEWithLogitsLoss()}, {"exit": TunedExit("2")}),
+            ({"exit": "last", "losses": lambda m, b: m(b[0]).sum(dim=1)}, {"explore": 0.5}),
+        ],
+    )
+    def test_what_a_first_batch_shows_is_no_other_setting(
+        self, asked: dict[str, Any], changed: dict[str, Any]
+    ) -> None:
+        """The place of an exit, and the score that suits, are found on it; nobody changed them."""
+        model = nn.Sequential(
+            nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4)
+        )
+        labels = (torch.rand(12, 4) if "loss_fn" in asked else torch.arange(12) % 4).round()
+        saved = Sifter(model, **{"keep": 0.5, **asked})
+        saved.select((torch.randn(12, 8), labels))
+        state = saved.state_dict()
+        Sifter(model, **{"keep": 0.5, **asked}).load_state_dict(state)  # a warning is an error
+        with pytest.warns(SiftingWarning, match=f"other settings: {next(iter(changed))}="):
+            Sifter(model, **{"keep": 0.5, **asked, **changed}).load_state_dict(state)
 
 
 Path = tuple[Any, ...]

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import io
+import random
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.table import Table
 
 from sifting.terminal import make_console, print_table, printable, say
@@ -40,3 +44,34 @@ def test_a_table_that_is_too_wide_comes_in_parts_of_whole_fields(
     for row in rows:
         found = [cell for line in lines if line.startswith(row[0]) for cell in line.split()[1:]]
         assert found == row[1:]
+
+
+HEADS = (
+    "points to baseline",
+    "time to 76.56 % ÷ baseline",
+    "accuracy %",
+    "samples ÷ baseline",
+    "s",
+)
+FIELDS = ("–", "1", "−27.34", "reached by 1 of 2", "78.91 ± 29.83", "0.82 (0.68–0.98)")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    heads=st.lists(st.sampled_from(HEADS), min_size=1, max_size=7),
+    width=st.integers(30, 130),
+    draw=st.randoms(use_true_random=False),
+)
+def test_fields_are_whole_whatever_the_heads_and_the_width(
+    heads: list[str], width: int, draw: random.Random
+) -> None:
+    out = io.StringIO()
+    rows = [[name, *(draw.choice(FIELDS) for _ in heads)] for name in ("baseline", "mine:tent")]
+    print_table(make_console(file=out, width=width), ["arm", *heads], rows)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    for name, *fields in rows:
+        found = "  ".join(line.removeprefix(name) for line in lines if line.startswith(name))
+        assert [field for field in re.split(r"\s{2,}", found) if field] == fields
+    words = " ".join(lines).split()
+    assert all(word in words for head in heads for word in head.split())

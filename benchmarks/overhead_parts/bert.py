@@ -22,6 +22,7 @@ def make_model(args: argparse.Namespace) -> BertForPreTraining:
     """BERT-base with fresh weights, in training mode."""
     torch.manual_seed(0)
     config = BertConfig(
+        num_hidden_layers=getattr(args, "layers", 12),
         max_position_embeddings=max(512, args.length),
         hidden_dropout_prob=args.dropout,
         attention_probs_dropout_prob=args.dropout,

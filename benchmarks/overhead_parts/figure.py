@@ -20,7 +20,7 @@ def draw(results: Path = RESULTS / "limits.json", place: Path = PLACE) -> None:
     from matplotlib import pyplot
 
     found = json.loads(results.read_text(encoding="utf-8"))
-    costs, quality = found["bert-128"]["cost"], found["ranking"]["quality"]
+    costs, quality = found["bert-128"]["cost"], found["ranking"]["lengths"]["128"]
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     names = sorted(costs, key=lambda name: costs[name])
     axes.axvline(GOAL[0], linestyle=":", color="grey", linewidth=1)

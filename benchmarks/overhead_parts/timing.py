@@ -27,18 +27,20 @@ def timed_in_turns(
     rounds: int,
     *,
     skip: Callable[[int, str], bool] = lambda round, name: False,
+    updates: int = 2,
 ) -> Rounds:
-    """Time every case in every round, in an order drawn anew, the update twice.
+    """Time every case in every round, in an order drawn anew, the update twice by default.
 
     Args:
         cases: by name; one is called "update".
         rounds: how many.
         skip: `skip(round, name)`, whether a case is left out of a round.
+        updates: how many there are in each round.
     """
     found_rounds: Rounds = []
     order = random.Random(0)
     for round in range(rounds):
-        names = ["update", *(name for name in cases if not skip(round, name))]
+        names = ["update"] * (updates - 1) + [name for name in cases if not skip(round, name)]
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
         for name in order.sample(names, len(names)):
             start, start_cpu = time.perf_counter(), time.process_time()

@@ -307,6 +307,8 @@ def settings_of(
 ) -> dict[str, Any]:
     """What is selected by, in plain values."""
     keep, score, reference = schedule.keep, scorer.score, scorer.reference
+    if not scorer.score_is_known:
+        score = "default"  # a name: what suits the objective is found on the first batch
     return {
         "exit": repr(scorer.exit),
         "score": getattr(score, "__name__", "a function") if callable(score) else score,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from sifting.data.pooling import PoolPosition
 from sifting.data.position import DrawnStep, IndexPosition, Position
@@ -22,14 +21,12 @@ class Cursor:
         position: in the epoch that is iterated; None between epochs.
         resuming: whether the next iteration goes on from there instead of beginning anew.
         batches_met: candidate batches since warm-up ended, where they come as batches.
-        twins: of loaders whose worker processes live on, to be found again in the next epoch.
     """
 
     def __init__(self) -> None:
         self.position: LoaderPlace | None = None
         self.resuming = False
         self.batches_met = 0
-        self.twins: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def restart(self) -> None:
         """The next iteration begins an epoch anew."""
@@ -100,6 +97,13 @@ def _place(plain: Mapping[str, Any] | None) -> LoaderPlace | None:
             if draw.choice is not None:
                 choice_of(draw)
     return place
+
+
+def among(place: LoaderPlace) -> str:
+    """What a place is counted in, for people."""
+    if isinstance(place, Position):
+        return "candidate batches"
+    return "indices of a DataLoader" if isinstance(place, IndexPosition) else "pooled batches"
 
 
 def choice_of(draw: DrawnStep) -> tuple[IdChoice, bool]:

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from sifting.budget import tokens_in
-from sifting.cursor import LoaderPlace, choice_of
-from sifting.data.begun import begun_by_workers
+from sifting.cursor import LoaderPlace, among, choice_of
 from sifting.data.documents import nothing_to_choose
-from sifting.data.drawing import IndexSource, draws_by_index, samples_drawn
+from sifting.data.drawing import IndexSource, samples_drawn
 from sifting.data.lookahead import Lookahead
 from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import DrawnStep, IndexPosition, Position
 from sifting.data.splitting import BatchSource
+from sifting.data.stateful import LOST, order_is_lost
 from sifting.data.stream import plain_indices
+from sifting.data.twin import draws_by_index
 from sifting.measure.stopwatch import now
 from sifting.rng import RandomState
 from sifting.selection.schedule import candidate_count
@@ -52,9 +53,11 @@ class SiftedLoader:
         sifter, whole = self.sifter, self.sifter.epoch == "steps"
         if sifter.draws == "batch":
             return BatchSource(self.loader, sifter.schedule, sifter.chooser.samples)
-        apart = begun_by_workers(self.loader) and not sifter.exit.by_id
-        if draws_by_index(self.loader) and not apart:
-            return IndexSource(self.loader, whole=whole, twins=sifter.cursor.twins)
+        if draws_by_index(self.loader):
+            if not order_is_lost(self.loader):
+                return IndexSource(self.loader, whole=whole)
+            if sifter.exit.by_id and sifter.chooser.scorer.call.ids is None:
+                raise ValueError(f"{sifter.exit!r} needs to know which sample is which, and {LOST}")
         return PoolSource(self.loader, whole=whole, pad=sifter.pad, samples=sifter.chooser.samples)
 
     def __len__(self) -> int:
@@ -87,6 +90,7 @@ class SiftedLoader:
 
     def __iter__(self) -> Iterator[Any]:
         sifter, cursor, meter = self.sifter, self.sifter.cursor, self.sifter.meter
+        self._source = self._make_source()
         try:
             self._length = self._count()
         except TypeError:  # no length can be told, which only matters to who asks for it
@@ -126,12 +130,13 @@ class SiftedLoader:
                 sifter.beside.close(owner)
 
     def _check_place(self, resumed: LoaderPlace | None) -> None:
+        if isinstance(resumed, PoolPosition) and draws_by_index(self.loader):
+            raise ValueError(f"cannot resume in the middle of this epoch: {LOST}")
         wanted = {BatchSource: Position, IndexSource: IndexPosition, PoolSource: PoolPosition}
         if resumed is not None and not isinstance(resumed, wanted[type(self._source)]):
             raise ValueError(
-                f"cannot resume: the state is a place among {_words(resumed)}, and this loader, a "
-                f"{type(self.loader).__name__} with draws={self.sifter.draws!r}, has none such: give the "
-                "loader and the draws= that the state was saved with"
+                f"cannot resume: the state is a place among {among(resumed)}, and a {type(self.loader).__name__} "
+                f"with draws={self.sifter.draws!r} has none such: give the loader and draws= it was saved with"
             )
 
     def _check_lengths(self) -> None:
@@ -339,9 +344,3 @@ class SiftedLoader:
     def _step(self) -> AbstractContextManager[None]:
         """What is open while the user's step runs: here, from one batch to the next."""
         return self.sifter.observer.training(self.sifter.model)
-
-
-def _words(place: LoaderPlace) -> str:
-    if isinstance(place, Position):
-        return "candidate batches"
-    return "indices of a DataLoader" if isinstance(place, IndexPosition) else "pooled batches"

@@ -98,8 +98,8 @@ class Sifter:
         ids: key or position, in a batch, of the samples' numbers in the data set, or a function of
             the batch; for exits with memory. The sifter calls the model without them; so should
             your step.
-        batch_size: how many samples a batch holds, where it cannot be told: a number, the key of the
-            member that has one entry a sample, or a function of the batch.
+        batch_size: how many samples a batch holds, where it cannot be told: the number of candidates
+            in the first, the key of the member that has one entry a sample, or a function of it.
         take: `take(batch, indices) -> batch`, where a batch cannot be divided member by member.
         stack: dotted path of the list of blocks, where it cannot be told.
         score_batch_size: candidates scored at a time; all at once by default.
@@ -225,7 +225,8 @@ class Sifter:
             self.exit.bind(self._scorer.model, stack)
         self._scorer.beside = self.beside = make_beside(self._scorer, ahead, auto=bool(self.pilot))
         self._scorer.reuse = make_reuse(self._scorer, reuse, scope=scope, ahead=ahead)
-        settings = {"seed": seed, **self.settings(), "audit_every": audit_every}
+        self.asked = self.settings()  # before a batch has shown what fits
+        settings = {"seed": seed, **self.asked, "audit_every": audit_every}
         compose.join_ranks(self._scorer, self.auditor, scope, group, settings)
         shared: Any = {"meter": self.meter, "auditor": self.auditor, "pilot": self.pilot}
         self.chooser = Chooser(

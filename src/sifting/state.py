@@ -17,7 +17,7 @@ from sifting.plain import Plain, damaged, generator_state
 if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
-VERSION = 3  # of a state
+VERSION = 4  # of a state
 
 
 def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
@@ -28,6 +28,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
     return {
         "version": VERSION,
         "settings": sifter.settings(),
+        "asked": sifter.asked,
         "generator": sifter._generator.get_state(),
         "autocast": sifter._scorer.autocast,
         "economy": sifter._scorer.economy.state_dict(),
@@ -57,6 +58,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     meter = Meter.checked(found.get("meter"))
     place = Cursor.checked(found.get("cursor"), steps=meter.counts["steps"])
     settings = _shown_settings(found.inside("settings"))
+    asked = _shown_settings(found.inside("asked")) if "asked" in found else settings
     under_way = found.whole("under_way")
     ahead = DrawnAhead.from_plain(state.get("ahead"), found.inside("exit").content)
     if sifter.pilot is not None and found.get("pilot") is None:
@@ -99,7 +101,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     sifter.observer.under_way = under_way
     if sifter.beside is not None and place[1] is not None:
         sifter.beside.ahead = ahead
-    say_changes(settings, sifter.settings())
+    say_changes(asked, sifter.asked)  # what is found on a first batch is no change
 
 
 def _shown_settings(found: Plain) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def print_table(
     rows: Sequence[Sequence[str]],
     *,
     title: str | None = None,
+    bold: Collection[tuple[int, int]] = (),
 ) -> None:
     """Print a table, in several parts where it is wider than the console: no field is cut.
 
@@ -64,6 +65,7 @@ def print_table(
         columns: their names; the first is that of the rows, and stands in every part.
         rows: of text, each as long as `columns`.
         title: printed above it.
+        bold: row and column of the fields that stand out.
     """
     from rich.table import Table
     from rich.text import Text
@@ -74,16 +76,13 @@ def print_table(
         if number:
             console.print()
         table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0))
-        for i in (0, *part):
-            table.add_column(
-                Text(printable(columns[i])),
-                justify="right" if i else "left",
-                min_width=_width(rows, i) if i else None,
-                max_width=None if i else NAME,
-                overflow="fold",
-            )
-        for row in rows:
-            table.add_row(*(Text(printable(row[i])) for i in (0, *part)))
+        for i, wide in zip((0, *part), _widths(columns, rows, part, console.width), strict=True):
+            head, justify = Text(printable(columns[i])), "right" if i else "left"
+            table.add_column(head, justify=justify, width=wide, overflow="fold")  # type: ignore[arg-type]
+        for place, row in enumerate(rows):
+            styles = ["bold" if (place, i) in bold else "" for i in (0, *part)]
+            fields = [printable(row[i]) for i in (0, *part)]
+            table.add_row(*map(Text, fields, styles))
         console.print(table)
 
 
@@ -95,11 +94,11 @@ def parts(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     >>> parts(["arm", "gain", "time"], [["sift", "+0.64", "0.82 (0.68–0.98)"]], 80)
     [[1, 2]]
     """
-    first = min(NAME, _width(rows, 0, columns[0]))
+    first = _least(columns, rows, 0)
     found: list[list[int]] = []
     room = 0
     for i in range(1, len(columns)):
-        wide = GAP + _width(rows, i, columns[i])
+        wide = GAP + _least(columns, rows, i)
         if not found or wide > room:
             found.append([])
             room = width - first
@@ -108,9 +107,31 @@ def parts(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> 
     return found
 
 
-def _width(rows: Sequence[Sequence[str]], i: int, head: str = "") -> int:
-    """Of a column: its longest field, or the longest word of its head, which may be wrapped."""
+def _widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], part: Sequence[int], width: int
+) -> list[int]:
+    """Of the columns of a part: what they need, and what is left goes to heads that are wrapped.
+
+    They are not left to rich, which widens heads at the cost of the last column's fields.
+    """
+    shown = (0, *part)
+    found = [_least(columns, rows, i) for i in shown]
+    left = width - sum(found) - GAP * len(part)
+    for place, i in enumerate(shown):
+        more = max(0, min(left, _cells(columns[i]) - found[place]))
+        found[place] += more
+        left -= more
+    return found
+
+
+def _least(columns: Sequence[str], rows: Sequence[Sequence[str]], i: int) -> int:
+    """What a column needs: its longest field, or the longest word of its head, which may be wrapped."""
+    needed = max(map(_cells, [*columns[i].split(), *(row[i] for row in rows)]), default=0)
+    return needed if i else min(NAME, needed)
+
+
+def _cells(text: str) -> int:
+    """How many columns of the terminal a text takes."""
     from rich.text import Text
 
-    longest = max((Text(word).cell_len for word in head.split()), default=0)
-    return max([longest, *(Text(printable(row[i])).cell_len for row in rows)])
+    return Text(printable(text)).cell_len

@@ -12,7 +12,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader
 
-from sifting import Sifter
+from sifting import MemoryExit, Sifter
 from tests.helpers.trainer_models import Texts, classifier
 
 PAPER = {"exit": 1, "score": "loss", "keep": 0.5, "audit_every": 0}
@@ -31,17 +31,20 @@ def forget() -> None:
 
 
 def prepared(
-    dispatch: bool | None = None, stateful: bool = False, **options: Any
+    dispatch: bool | None = None, stateful: bool = False, workers: int = 0, **options: Any
 ) -> tuple[Any, Any, Any, Any]:
     forget()
+    kind: Any = DataLoader
     if stateful:
-        pytest.importorskip("torchdata.stateful_dataloader")
+        torchdata = pytest.importorskip("torchdata.stateful_dataloader")
+        # with workers, the order has to be told: see the test of one that is not
+        kind = torchdata.StatefulDataLoader if workers else kind
     config = DataLoaderConfiguration(dispatch_batches=dispatch, use_stateful_dataloader=stateful)
     accelerator = Accelerator(cpu=True, dataloader_config=config, **options)
     model = classifier()
     data = [{k: v for k, v in sample.items() if k != "unused"} for sample in Texts()]
     torch.manual_seed(5)
-    loader = DataLoader(data, batch_size=16, shuffle=True)  # type: ignore[arg-type]
+    loader = kind(data, batch_size=16, shuffle=True, num_workers=workers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     return accelerator, *accelerator.prepare(model, optimizer, loader)
 
@@ -118,15 +121,28 @@ def test_choices_are_those_of_the_loop_without_accelerate(options: dict[str, Any
     assert updates == -(-4 // every)
 
 
-@pytest.mark.parametrize("options", OPTIONS[:4], ids=str)
+@pytest.mark.parametrize("options", [*OPTIONS[:4], {"stateful": True, "workers": 1}], ids=str)
 def test_warm_up_is_the_plain_loop_bit_for_bit(options: dict[str, Any]) -> None:
     found = []
     for sifts in (False, True):
         accelerator, model, optimizer, loader = prepared(**options)
-        batches = Sifter(model, **PAPER, warmup_steps=100)(loader) if sifts else loader
+        exit = {"exit": MemoryExit()} if options.get("workers") else {}
+        own = {**PAPER, **exit, "warmup_steps": 100}
+        batches = Sifter(model, **own)(loader) if sifts else loader
         epochs = [train(accelerator, model, optimizer, batches) for _ in range(2)]
         found.append((epochs, torch.get_rng_state().tolist()))
     assert found[0] == found[1]
+
+
+def test_a_memory_where_workers_have_an_order_that_is_not_told_is_refused() -> None:
+    pytest.importorskip("torchdata.stateful_dataloader")
+    forget()
+    config = DataLoaderConfiguration(use_stateful_dataloader=True)
+    accelerator = Accelerator(cpu=True, dataloader_config=config)
+    model, data = classifier(), list(Texts())
+    loader = accelerator.prepare(DataLoader(data, 16, shuffle=True, num_workers=1))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="Leave out use_stateful_dataloader"):
+        Sifter(model, exit=MemoryExit())(loader)
 
 
 def test_accelerate_steps_at_the_end_of_the_epoch_as_in_the_plain_loop() -> None:
@@ -150,14 +166,19 @@ def test_bf16_scores_under_the_autocast_of_training() -> None:
         ({"explore": 0.25}, {}),
         ({"exit": "tuned", "score": "entropy"}, {}),
         ({"explore": 0.25}, {"stateful": True}),
+        ({"exit": "memory"}, {"stateful": True, "workers": 1}),
     ],
     ids=str,
 )
 def test_save_state_and_load_state_resume_in_the_middle_of_an_epoch(
     tmp_path: Path, sift: dict[str, Any], options: dict[str, Any]
 ) -> None:
+    def make(model: Any) -> Sifter:
+        exit = {"exit": MemoryExit()} if sift.get("exit") == "memory" else {}
+        return Sifter(model, **{**PAPER, **sift, **exit})
+
     accelerator, model, optimizer, loader = prepared(**options)
-    sifter = Sifter(model, **{**PAPER, **sift})
+    sifter = make(model)
     accelerator.register_for_checkpointing(sifter)
     train(accelerator, model, optimizer, sifter(loader), stop=2)
     accelerator.save_state(str(tmp_path))
@@ -165,7 +186,7 @@ def test_save_state_and_load_state_resume_in_the_middle_of_an_epoch(
     results = []
     for _ in range(2):
         accelerator, model, optimizer, loader = prepared(**options)
-        sifter = Sifter(model, **{**PAPER, **sift})
+        sifter = make(model)
         accelerator.register_for_checkpointing(sifter)
         accelerator.load_state(str(tmp_path))
         results.append(train(accelerator, model, optimizer, sifter(loader)))
@@ -173,6 +194,6 @@ def test_save_state_and_load_state_resume_in_the_middle_of_an_epoch(
     assert len(results[0][0]) == 2
 
     accelerator, model, optimizer, loader = prepared(**options)
-    whole = train(accelerator, model, optimizer, Sifter(model, **{**PAPER, **sift})(loader))
+    whole = train(accelerator, model, optimizer, make(model)(loader))
     assert results[0][0] == whole[0][2:]
     assert results[0][1] == whole[1][2:]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sifting.cli.advise import main, parse
+from sifting.advice import wording
+from sifting.advice.phases import Advice, Estimate, Phase, Row
+from sifting.cli.advise import main, parse, show_advice
+from sifting.terminal import make_console
 
 
 def test_advice_on_a_users_own_problem_is_shown_and_written(
@@ -46,3 +51,21 @@ def test_a_recipe_knows_its_own_length() -> None:
 def test_mistakes_are_named(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(argv) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [50, 80])
+def test_the_table_is_whole_at_any_width_and_left_out_where_it_is_empty(width: int) -> None:
+    rows = (Row("a-scorer-of-my-own", 2, 0.01, 0.61, 1.13, 0.6, 0.04), Row("input", 4, 0.02))
+    phase = Phase(0.0, 0.5, 10, rows, "plain", Estimate(1, 1, 1), "nothing is known")
+    advice = Advice("mine:tent:", 40, 20, (phase,), Estimate(0, 0, 0))
+    out = io.StringIO()
+    show_advice(advice, make_console(file=out, width=width))
+    table = out.getvalue()[: out.getvalue().index("Leave it off")]
+    assert max(map(len, table.splitlines())) <= width
+    for row in wording.rows(advice):
+        for field in row:
+            assert field in table
+    assert table.count("0% to 50%") == (2 if width == 50 else 1)  # once in each part
+    empty = io.StringIO()
+    show_advice(replace(advice, phases=()), make_console(file=empty, width=width))
+    assert "phase" not in empty.getvalue()

@@ -242,3 +242,11 @@ def test_a_comparison_that_cannot_be_is_named(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             Comparison(**{**given, **wrong})
+
+
+def test_a_regression_is_compared_by_the_default_arm(tmp_path: Path) -> None:
+    """It has no classes, so the default is to score by loss, and not an error about logits."""
+    command = "compare tests.helpers.problems:regression --arms default --seeds 0 --budget 8u"
+    out = tmp_path / "out"
+    assert sift.main([*command.split(), "--evaluations", "4", "--out", str(out)]) == 0
+    assert read_run(out / "default" / "seed-0").config["selector"]["score"] == "default"

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from sifting.compare.tables import GridField, GridTable
+from sifting.terminal import make_console
 from sifting.training.run_folder import Run
 
 
@@ -68,6 +69,13 @@ def test_the_best_of_each_column_is_bold_if_all_its_runs_converged() -> None:
         "",
         "Updates: Baseline 9, mine:half 7.",
     ]
+    out = io.StringIO()
+    table.show(make_console(file=out, width=40))
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "title"
+    assert max(map(len, lines)) <= 40
+    for shown in ("50.00 ± 0.00", "60.00 ± 0.00", "90.00 ± 0.00 (2 of 3)", "mine:half"):
+        assert any(shown in line for line in lines)
 
 
 def test_the_terminal_has_the_same_fields_as_markdown() -> None:

@@ -1,49 +1,14 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from sifting import MemoryExit, Sifter
-from sifting.data.drawing import IndexSampler, IndexSource, draws_by_index, twin_of
-from tests.helpers.loaders import Counted, ids, make_loader, model, walk
-
-
-class Endless(DataLoader[Any]):
-    """One iterator for all epochs, as some projects have it."""
-
-    def __iter__(self) -> Any:
-        if not hasattr(self, "own"):
-            object.__setattr__(self, "own", super().__iter__())
-        return self.own
-
-
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(3))
-
-
-def test_what_is_drawn_from_by_index() -> None:
-    data = Counted()
-    assert draws_by_index(DataLoader(data, 4))
-    for other in (
-        [1, 2],
-        DataLoader(Stream(), 2),
-        DataLoader(data, batch_size=None),
-        Endless(data, 4),
-    ):
-        assert not draws_by_index(other)
-
-
-def test_a_twin_has_all_but_the_order() -> None:
-    loader = make_loader("shuffled", Counted(), num_workers=1, timeout=30.0, prefetch_factor=3)
-    twin = twin_of(loader, IndexSampler(loader.batch_sampler))
-    for name in ("dataset", "collate_fn", "num_workers", "timeout", "prefetch_factor", "generator"):
-        assert getattr(twin, name) is getattr(loader, name)
-    assert len(twin) == len(loader)
+from sifting.data.drawing import IndexSource
+from tests.helpers.loaders import Counted
 
 
 def test_an_order_that_nobody_knows_is_refused() -> None:
@@ -51,50 +16,12 @@ def test_an_order_that_nobody_knows_is_refused() -> None:
         IndexSource(DataLoader(Counted(), 4, num_workers=1, in_order=False), whole=True)
 
 
-def test_workers_that_live_on_do() -> None:
-    loader = make_loader("shuffled", Counted(), num_workers=1, persistent_workers=True)
-    sifter = Sifter(model(), exit="last", score="loss", keep=0.5)
-    workers = []
-    for _ in range(2):
-        walk(sifter(loader), loader, sifter.model)
-        (_, twin), *_ = sifter.cursor.twins.values()
-        workers.append([process.pid for process in twin._iterator._workers])
-    assert workers[0] == workers[1]
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's call
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_stateful_loader_is_drawn_from_and_resumes(workers: int) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-
-    def fresh() -> tuple[Any, Sifter, Counted]:
-        data = Counted()
-        generator = torch.Generator().manual_seed(3)
-        loader = stateful.StatefulDataLoader(
-            data, 5, shuffle=True, generator=generator, num_workers=workers
-        )
-        return loader, Sifter(model(), exit="last", score="loss", keep=0.5), data
-
-    loader, sifter, _ = fresh()
-    assert draws_by_index(loader)
-    torch.manual_seed(1)
-    plain = ids(walk(loader, loader, sifter.model))
-    loader, sifter, _ = fresh()
-    sifter.schedule = sifter.chooser.schedule = Sifter(model(), exit="last", keep=1.0).schedule
-    torch.manual_seed(1)
-    assert ids(walk(sifter(loader), loader, sifter.model)) == plain
-
-    loader, sifter, _ = fresh()
-    whole = ids(walk(sifter(loader), loader, sifter.model))
-    assert [len(batch) for batch in whole] == [len(batch) for batch in plain]
-    loader, sifter, _ = fresh()
-    begun = ids(walk(sifter(loader), loader, sifter.model, stop=3))
-    state = sifter.state_dict()
-    loader, sifter, data = fresh()
-    sifter.load_state_dict(state)
-    assert begun + ids(walk(sifter(loader), loader, sifter.model)) == whole
-    if not workers:
-        assert len(data.read) == sum(len(batch) for batch in whole[3:]) * 2
+def test_how_many_steps_a_pass_has_is_said_where_it_can_be() -> None:
+    source = IndexSource(DataLoader(Counted(), 4), whole=False)
+    assert source.steps_of_a_pass(lambda step, size: 2 * size) == 5  # 37 candidates, 8 a step
+    source = IndexSource(DataLoader(Counted(), batch_sampler=[[1, 2], [3]]), whole=False)
+    with pytest.raises(TypeError, match="how many samples a list gives cannot be told"):
+        source.steps_of_a_pass(lambda step, size: size)
 
 
 Sample = tuple[torch.Tensor, int]

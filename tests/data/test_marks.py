@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from torch.utils.data import DataLoader
 
-from sifting.data.marks import keeps_its_place, mark_of
-
-
-@pytest.mark.filterwarnings("ignore:.*set_vital.*:UserWarning")
-def test_torchdatas_loader_and_what_is_made_of_it_resume_by_themselves() -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
-
-    class Own(stateful):  # type: ignore[misc, valid-type]
-        pass
-
-    assert keeps_its_place(stateful(range(3)))
-    assert keeps_its_place(Own(range(3)))
-    assert not keeps_its_place(DataLoader(range(3)))
-
-    class StatefulDataLoader(DataLoader[Any]):
-        """Of the same name, and somebody else's."""
-
-    assert not keeps_its_place(StatefulDataLoader(range(3)))
+from sifting.data.marks import LoaderMark, Marks, go_to_mark, mark_of
 
 
 def test_what_a_loader_says_of_its_place_comes_back() -> None:
@@ -33,3 +14,14 @@ def test_what_a_loader_says_of_its_place_comes_back() -> None:
     for plain in ([{}, -1, 5, 30], [{}, 2, 5], [{}, 2, "x", 30]):
         with pytest.raises(ValueError, match=r"place|argument"):
             mark_of(plain)
+
+
+def test_a_loader_that_has_no_place_of_its_own_has_no_marks() -> None:
+    loader = DataLoader(range(3))
+    marks = Marks(loader)
+    assert not marks.kept
+    assert marks.now(1, 2, 2) is None
+    with pytest.raises(
+        ValueError, match="a StatefulDataLoader's own, and this loader is a DataLoader"
+    ):
+        go_to_mark(loader, LoaderMark({}, 1, 2, 2))

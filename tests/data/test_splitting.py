@@ -22,7 +22,17 @@ from sifting.data.samples import Samples
 from sifting.data.splitting import BatchSource
 from sifting.rng import RandomState
 from sifting.selection.schedule import Schedule
+from tests.helpers.loaders import (
+    Counted,
+    make_loader,
+    model,
+    seed_everything,
+    streams,
+    through_a_file,
+)
+from tests.helpers.loaders import walk as walk_loader
 from tests.helpers.models import Net
+from tests.helpers.streams import Placed
 
 
 def Sifter(model: Net, **options: Any) -> AnySifter:
@@ -378,3 +388,41 @@ def test_a_batch_is_cut_into_pieces_of_the_kept_size_where_nothing_is_chosen() -
     pieces = [labels.tolist() for (_, labels), _ in source.pieces(batch, step=0, size=10)]
     assert [y for piece in pieces for y in piece] == list(range(10)), "none is thrown away"
     assert {len(piece) for piece in pieces} <= {1, 2, 3}
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's call
+@pytest.mark.parametrize("kind", ["shuffled", "weighted", "stream"])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_stateful_loader_goes_on_by_its_own_state(kind: str, given: bool) -> None:
+    """Where its sampler tells its order; else it is iterated up to the place, whatever it was told."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    def fresh() -> tuple[Any, Any, Sifter]:
+        seed_everything()
+        data: Any = Placed() if kind == "stream" else Counted(22)
+        loader = stateful(data, 4) if kind == "stream" else make_loader(kind, data, 4, cls=stateful)
+        seed_everything()
+        options: Any = {"warmup_steps": 3, "keep": 0.5, "draws": "batch", "audit_every": 0}
+        return loader, data, Sifter(model(), exit="last", score="loss", **options)
+
+    loader, whole_data, sifter = fresh()
+    whole = [walk_loader(sifter(loader), loader, sifter.model) for _ in range(2)], streams()
+    for stop in (1, 3, 5, 8):
+        loader, data, sifter = fresh()
+        found = [walk_loader(sifter(loader), loader, sifter.model, stop=stop)]
+        if stop > len(found[0]):
+            left = stop - len(found[0])
+            found.append(walk_loader(sifter(loader), loader, sifter.model, stop=left))
+        state, said, now = through_a_file(sifter), loader.state_dict(), RandomState.now()
+        cut = len(data.read)
+        loader, data, sifter = fresh()
+        if given:
+            loader.load_state_dict(said)
+        sifter.load_state_dict(state)
+        now.restore()
+        found[-1] += walk_loader(sifter(loader), loader, sifter.model)
+        if len(found) == 1:
+            found.append(walk_loader(sifter(loader), loader, sifter.model))
+        assert (found, streams()) == whole, stop
+        if kind != "weighted":  # at most the batch again that was left half-trained
+            assert len(data.read) <= len(whole_data.read) - cut + 4

@@ -20,6 +20,7 @@ from sifting.integrations.trainer import SiftMixin
 from sifting.training.engine import Engine, Pace, Task
 from sifting.training.run_writer import RunFolder
 from tests.docs.scripts import many_devices
+from tests.helpers.documents import TokenModel, documents, padded
 from tests.helpers.pages import DOCS, snippet
 from tests.helpers.problems import build
 from tests.helpers.processes import run_ranks
@@ -143,6 +144,70 @@ def test_trl(line: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     names["trainer"].train()
     assert names["trainer"].state.global_step == 4
     assert not line or names["trainer"].sifter.stats().candidates_seen == 64
+
+
+@pytest.mark.filterwarnings("default")  # of TRL and datasets, not ours
+@pytest.mark.parametrize("line", [True, False])
+def test_preferences(line: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trl = pytest.importorskip("trl", reason="TRL needs Python 3.11")
+    from tests.helpers.trl_pairs import pairs
+    from tests.helpers.trl_sft import llama, tokenizer
+
+    monkeypatch.setattr(hf.AutoProcessor, "from_pretrained", lambda *_, **__: tokenizer())
+    model = llama(layers=5)
+    model.save_pretrained(tmp_path / "model")  # where the trainer finds the reference
+    model.config._name_or_path = str(tmp_path / "model")
+    names: dict[str, Any] = {"model": model, "dataset": pairs(32)}
+    config = functools.partial(trl.DPOConfig, num_train_epochs=1, bf16=False, **QUIET)
+    names["DPOConfig"] = lambda _, **given: config(str(tmp_path), **given)
+    exec(snippet("integrations.md", "### Preferences", line=line), names)
+    names["trainer"].train()
+    assert names["trainer"].state.global_step == 4
+    assert not line or names["trainer"].sifter.stats().candidates_seen == 64
+
+
+def test_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is trained after a cut is what would have been, where the loop's body trains."""
+    monkeypatch.chdir(tmp_path)
+    body = "model(**batch).loss.backward(); optimizer.step(); optimizer.zero_grad()"
+    code = snippet("how-it-works.md", "## Resuming").replace("...", body)
+    assert body in code
+
+    def begun() -> dict[str, Any]:
+        torch.manual_seed(7)
+        names, _ = loop()
+        return names | {"torch": torch, "sifter": Sifter(names["model"], exit=1, keep=0.5)}
+
+    names = begun()
+    for number, batch in enumerate(names["sifter"](names["loader"])):
+        names["batch"] = batch
+        exec(body, names)
+        if number == 1:
+            parts = ("model", "optimizer", "sifter")
+            state = {part: names[part].state_dict() for part in parts}
+            torch.save({**state, "rng": torch.get_rng_state()}, "checkpoint.pt")
+    again = begun()
+    exec(code, again)
+    assert again["sifter"].step == 4
+    for one, other in zip(names["model"].parameters(), again["model"].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("section", ["`tokens=`", "## A budget in tokens"])
+def test_documents_are_scored_and_paid_for_by_their_tokens(section: str) -> None:
+    names: dict[str, Any] = {"Sifter": Sifter, "model": TokenModel()}
+    exec(snippet("documents.md", section), names)
+    batch = padded(documents([3, 9, 4, 12, 7, 5, 8, 6] * 2))
+    assert 0 < len(names["sifter"].select(batch).indices) < 16
+
+
+@pytest.mark.parametrize("section", ["**A table, computed once**", "**Held-out samples**"])
+def test_references(section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names, _ = loop()
+    names |= {"small_model": classifier(), "held_out_batches": list(names["loader"])}
+    exec(snippet("documents.md", section), names)
+    assert len(list(names["sifter"](names["loader"]))) == 4
 
 
 def test_examples_have_the_lines_that_their_page_shows() -> None:

@@ -280,10 +280,11 @@ def cases(draw: st.DrawFn) -> Case:
     if kind == "inner" and len(members) < 2:
         kind = "tuple"
     make, find = contain(kind, names)
-    told = draw(st.integers(0, 4)) == 0
+    # by a function of the batch, or by the number in the first
+    told = draw(st.sampled_from((None,) * 4 + (lambda batch: len(find(batch)[-1]), sizes[0])))
     samples = Samples(
         labels=(lambda batch: {"labels": find(batch)[-1]}) if labelled else None,
-        batch_size=(lambda batch: len(find(batch)[-1])) if told and labelled else None,
+        batch_size=told if labelled else None,
     )
     about = f"{kind} of {', '.join(member.names for member, _ in members)}" + (
         " by labels" if labelled else ""
@@ -302,7 +303,7 @@ def cases(draw: st.DrawFn) -> Case:
 @st.composite
 def raw(draw: st.DrawFn, members: list[Any], sizes: list[int], wanted: list[list[int]]) -> Case:
     """A list of samples as the data set gives them."""
-    as_dicts, told = draw(st.booleans()), draw(st.booleans())
+    as_dicts, told = draw(st.booleans()), draw(st.sampled_from((None, len, sizes[0])))
     entries = [entry for _, entry in members]
 
     def sample(i: int) -> Any:
@@ -325,7 +326,7 @@ def raw(draw: st.DrawFn, members: list[Any], sizes: list[int], wanted: list[list
         lambda n: [sample(i) for i in range(n)],
         find,
         columns,
-        Samples(batch_size=len if told else None),
+        Samples(batch_size=told),
         sizes,
         wanted,
         about,
@@ -341,6 +342,8 @@ def check(case: Case) -> list[str]:
         try:
             size = case.samples.size(batch)
             taken = case.samples.take(batch, torch.tensor(chosen))
+            by_number = isinstance(case.samples.batch_size, int)
+            assert not by_number or case.samples.size(taken) == len(chosen)
         except ValueError as error:
             outcomes.append(refusal(error))
             break  # training ends here

@@ -110,13 +110,16 @@ KINDS = (
 PERMUTED = ("ordered", "shuffled", "generator", "distributed", "numpy", "tensors", "grouped")
 
 
-def make_loader(kind: str, data: Dataset[Any], size: int = 5, **options: Any) -> DataLoader[Any]:
+def make_loader(
+    kind: str, data: Dataset[Any], size: int = 5, *, cls: Any = DataLoader, **options: Any
+) -> DataLoader[Any]:
+    """A loader of a class, `DataLoader` by default, that draws its samples in one way or another."""
     samples = len(data)  # type: ignore[arg-type]
     generator = torch.Generator().manual_seed(3)
     if kind == "varying":
-        return DataLoader(data, batch_sampler=Varying(samples), **options)
+        return cls(data, batch_sampler=Varying(samples), **options)
     if kind == "tensors":
-        return DataLoader(data, batch_sampler=Tensors(samples, size), **options)
+        return cls(data, batch_sampler=Tensors(samples, size), **options)
     if kind == "shuffled":
         options["shuffle"] = True
     elif kind == "generator":
@@ -134,7 +137,7 @@ def make_loader(kind: str, data: Dataset[Any], size: int = 5, **options: Any) ->
         options["sampler"] = Shuffled(samples)
     elif kind == "grouped":
         options["sampler"] = Grouped(samples)
-    return DataLoader(data, size, **options)
+    return cls(data, size, **options)
 
 
 def model() -> nn.Module:
@@ -155,6 +158,7 @@ def walk(
     *,
     epoch: int = 0,
     stop: int | None = None,
+    draws: int = 3,
 ) -> list[list[list[float]]]:
     """An epoch: every batch as numbers. The step draws at random too, as dropout would."""
     if hasattr(loader.sampler, "set_epoch"):
@@ -162,7 +166,7 @@ def walk(
     found = []
     for x, y in batches:
         net(x)
-        torch.rand(3)
+        torch.rand(draws)
         found.append(torch.cat([x, y[:, None]], dim=1).tolist())
         if len(found) == stop:
             break

@@ -69,6 +69,29 @@ def convolutional(seed: int) -> Problem:
     )
 
 
+def regression(seed: int) -> Problem:
+    """Numbers to predict, with the loss that is trained on them said as a user says it."""
+    model, data = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 1)), _data(256, 1)
+    order = torch.Generator().manual_seed(seed)
+    x, y = data.tensors
+    numbers = TensorDataset(x, y.float())
+
+    def error(model: nn.Module, batch: Any) -> Tensor:
+        return F.mse_loss(model(batch[0]).squeeze(1), batch[1])
+
+    return Problem(
+        model=model,
+        batches=lambda: DataLoader(numbers, batch_size=16, shuffle=True, generator=order),
+        loss=error,
+        evaluate=lambda model: {"error": float(error(model, numbers.tensors))},
+        metric="error",
+        lower_is_better=True,
+        optimizer=torch.optim.AdamW(model.parameters(), lr=1e-2),
+        batch=16,
+        sifter={"loss_fn": nn.MSELoss()},
+    )
+
+
 half = {"exit": 2, "score": "entropy", "keep": 0.25}
 
 

@@ -29,7 +29,7 @@ from tests.parallel.scripts import (
     [
         pytest.param(selecting, 6, id="two-ranks-choose-as-one-process-does"),
         pytest.param(sharding, 7, id="a-sharded-model-is-scored-as-a-whole-one-is"),
-        pytest.param(ahead, 2, id="candidates-are-scored-beside-the-step-on-two-ranks"),
+        pytest.param(ahead, 4, id="candidates-are-scored-beside-the-step-on-two-ranks"),
         pytest.param(scoring_less, 2, id="less-of-each-candidate-is-scored-on-two-ranks"),
         pytest.param(piloting, 4, id="an-autopilot-decides-alike-on-two-ranks"),
         pytest.param(budgeting, 3, id="a-budget-of-tokens-is-kept-by-each-or-divided"),

@@ -9,6 +9,7 @@ from torch import nn
 from sifting.exits.memory import MemoryExit
 from sifting.training import arms
 from sifting.training.arms import ARMS, Arm, find_arm
+from sifting.training.assemble import selector_settings
 
 
 def network() -> nn.Module:
@@ -55,3 +56,22 @@ def test_arms_that_do_not_exist_are_named(name: str, message: str) -> None:
 def test_an_arm_at_another_exit_is_the_same_otherwise() -> None:
     moved = find_arm("sift-mixed@2")
     assert moved == Arm(moved.about, ARMS["sift-mixed"].sifter, 2)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {"loss_fn": nn.MSELoss()},
+        {"loss_fn": nn.BCEWithLogitsLoss()},
+        {"losses": lambda model, batch: (model(batch[0]) - batch[1]).square().mean(dim=1)},
+    ],
+)
+def test_the_default_arm_scores_by_loss_where_there_are_no_classes(objective: Any) -> None:
+    sifter = ARMS["default"].make(network(), early=1, seed=3, **objective)
+    assert selector_settings(sifter)["score"] == "default"  # nobody has seen a batch yet
+    sifter.select((torch.randn(8, 4), torch.rand(8, 3).round()))
+    assert sifter.settings()["score"] == "loss"
+    by_class = ARMS["default"].make(network(), early=1, seed=3)
+    assert selector_settings(by_class)["score"] == "entropy"
+    by_class.select((torch.randn(8, 4), torch.arange(8) % 3))
+    assert by_class.settings()["score"] == "entropy"

@@ -10,8 +10,6 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import tyro
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from sifting import files
 from sifting.advice.observing import EFFORT, advise
@@ -28,7 +26,7 @@ from sifting.compare.workload import (
     parse_settings,
     seed_all,
 )
-from sifting.terminal import printable
+from sifting.terminal import print_table
 from sifting.training.config import RunConfig
 from sifting.training.recipe import RECIPES
 from sifting.verdict.terminal import show
@@ -145,16 +143,12 @@ def _run(words: list[str], console: Console) -> str | None:
 
 def show_advice(advice: Advice, console: Console) -> None:
     """Print the table, what trials found, notes, and the sentence."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for number, name in enumerate(COLUMNS):
-        table.add_column(Text(name), justify="left" if number < 2 else "right")
-    before = ""
-    for phase, *rest in rows(advice):
-        table.add_row(
-            *(Text(printable(cell)) for cell in ("" if phase == before else phase, *rest))
-        )
-        before = phase
-    console.print(table)
+    found = rows(advice)
+    if found:
+        phases = [row[0] for row in found]
+        again = [phase == before for phase, before in zip(phases, ["", *phases], strict=False)]
+        shown = [["" if same else row[0], *row[1:]] for row, same in zip(found, again, strict=True)]
+        print_table(console, COLUMNS, shown)
     for line in [*trial_lines(advice), *advice.notes, sentence(advice)]:
         tell(console, line)
 

@@ -44,7 +44,7 @@ def _run(words: list[str], console: Console) -> str | None:
     stopped, tables = run_grid(grid, console)
     if stopped is None:
         for table in tables:
-            console.print(table.rich())
+            table.show(console)
         tell(console, NOTE)
         tell(console, grid.out / "tables.md")
     return stopped

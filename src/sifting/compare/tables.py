@@ -7,11 +7,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console
 
 from sifting.markdown import Markdown, bold, code, escape, table
-from sifting.terminal import printable
+from sifting.terminal import print_table
 from sifting.training.run_folder import Run
 
 NAMES = {
@@ -125,16 +124,16 @@ class GridTable:
         text = str(self.entries[row, column])
         return bold(text) if self.bold(row, column) else Markdown(text)
 
-    def rich(self) -> Table:
-        """For the terminal."""
-        shown = Table(title=Text(printable(self.title)), box=None, pad_edge=False)
-        shown.add_column("max_lr")
-        for arm in self.columns:
-            shown.add_column(Text(printable(NAMES.get(arm, arm))), justify="right")
-        for lr in self.rows:
-            fields = [
-                Text(str(self.entries[lr, arm]), style="bold" if self.bold(lr, arm) else "")
-                for arm in self.columns
-            ]
-            shown.add_row(f"{lr:g}", *fields)
-        return shown
+    def show(self, console: Console) -> None:
+        """Print it, whole at any width."""
+        heads = ["max_lr", *(NAMES.get(arm, arm) for arm in self.columns)]
+        rows = [
+            [f"{lr:g}", *(str(self.entries[lr, arm]) for arm in self.columns)] for lr in self.rows
+        ]
+        best = {
+            (i, j)
+            for i, lr in enumerate(self.rows)
+            for j, arm in enumerate(self.columns, start=1)
+            if self.bold(lr, arm)
+        }
+        print_table(console, heads, rows, title=self.title, bold=best)

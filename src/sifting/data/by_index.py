@@ -17,8 +17,8 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
-from sifting.data.drawing import draws_by_index
 from sifting.data.stream import plain_indices
+from sifting.data.twin import draws_by_index
 
 FEW = 1_000_000  # indices that are shuffled as a whole; of more, single ones are drawn
 SEEN = 20_000  # indices that are remembered where the sampler's own cannot be told
@@ -70,7 +70,7 @@ class IndexDraws:
         return self._seen if self._every is None else self._every
 
     def begin(self, seed: int) -> None:
-        """Draw in the order of a seed from now on."""
+        """DrawnStep in the order of a seed from now on."""
         self._generator.manual_seed(seed)
         self._order.clear()
 

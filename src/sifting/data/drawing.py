@@ -2,86 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sized
+from collections.abc import Callable, Generator, Iterator, Mapping, Sized
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
 
-from sifting.data.begun import take_begun
 from sifting.data.documents import nothing_to_choose
-from sifting.data.generators import chain_of, generators_of, restore_generators
+from sifting.data.generators import Streams, chain_of, restore_generators, states_of
 from sifting.data.position import DrawnStep, IndexPosition
 from sifting.data.samples import Samples
-from sifting.data.stream import IndexStream
+from sifting.data.stateful import (
+    Beginning,
+    FirstPass,
+    OwnPlace,
+    exact_state,
+    fits,
+    forget,
+    settled,
+)
+from sifting.data.stream import IndexStream, OrderNote
+from sifting.data.twin import StatefulIndexSampler, give_back, lend, sampler_of, twin_of
 from sifting.rng import RandomState
 
 # Plans a step: its number in the epoch, its size -> how many candidates, or the step's own size.
 CandidatePlan = Callable[[int, int], int]
 # Makes a choice by index: the step's number, the candidates, its size -> what to read.
 Choose = Callable[[int, list[Any], int], DrawnStep]
-
-
-class IndexSampler:
-    """A batch sampler that gives each step's candidates; anything else, the user's own answers."""
-
-    def __init__(self, inner: Any) -> None:
-        self.inner = inner
-        self._begin: Callable[[], Iterator[list[Any]]] = lambda: iter(())
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("inner", "_begin"):
-            raise AttributeError(name)
-        return getattr(self.inner, name)
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def feed(self, begin: Callable[[], Iterator[list[Any]]]) -> None:
-        """Set what makes the next iteration, at the moment when the user's own would begin."""
-        self._begin = begin
-
-    def __iter__(self) -> Iterator[list[Any]]:
-        return self._begin()
-
-
-def draws_by_index(loader: Any) -> bool:
-    """Whether a loader is a `DataLoader` that collates samples of a map-style data set itself.
-
-    >>> draws_by_index(DataLoader([1, 2, 3], batch_size=2)), draws_by_index([1, 2])
-    (True, False)
-    """
-    return (
-        isinstance(loader, DataLoader)
-        and not isinstance(loader.dataset, IterableDataset)
-        and loader.batch_sampler is not None
-        and "Dispatcher" not in type(loader).__name__  # Accelerate's reads on one rank for all
-        and _iterates_as_usual(type(loader))
-    )
-
-
-def _iterates_as_usual(kind: type) -> bool:
-    """Whether a class of loaders makes a new iterator over its batch sampler for each epoch."""
-    owner = next(base for base in kind.__mro__ if "__iter__" in base.__dict__)
-    return owner is DataLoader or owner.__module__.split(".")[0] in ("accelerate", "torchdata")
-
-
-def twin_of(loader: Any, sampler: IndexSampler) -> Any:
-    """The same loader with another batch sampler: its data set, workers, collating and class."""
-    twin = object.__new__(type(loader))
-    twin.__dict__.update(loader.__dict__)
-    base = loader.__dict__.get("base_dataloader")  # Accelerate's adapters iterate one inside
-    if isinstance(base, DataLoader):
-        twin.__dict__["base_dataloader"] = twin_of(base, sampler)
-    if "batch_sampler" in loader.__dict__:
-        twin.__dict__["batch_sampler"] = sampler
-    if "_iterator" in loader.__dict__:
-        twin.__dict__["_iterator"] = None  # workers of its own
-    if "_initial_iter_for_state_dict" in loader.__dict__:  # torchdata's: it has such an iterator
-        twin.__dict__["_initial_iter_for_state_dict"] = False
-    return twin
 
 
 def samples_drawn(samples: Samples, batch: Any, draw: DrawnStep, *, by_id: str = "") -> int:
@@ -131,33 +82,25 @@ class IndexSource:
     Args:
         loader: the user's.
         whole: whether an epoch has as many steps as the loader; otherwise one pass.
-        twins: of loaders whose workers live on from one epoch to the next.
     """
 
-    def __init__(
-        self, loader: Any, *, whole: bool, twins: MutableMapping[Any, Any] | None = None
-    ) -> None:
+    def __init__(self, loader: Any, *, whole: bool) -> None:
         if not getattr(loader, "in_order", True):
             raise ValueError(
                 "the DataLoader has in_order=False, so that nobody knows which sample comes when: leave it "
                 "out, or pass draws='batch' to choose within the batches as they come"
             )
         self.loader, self.whole = loader, whole
-        known = None if twins is None else twins.get(loader)
-        if known is None:
-            sampler = IndexSampler(loader.batch_sampler)
-            known = sampler, twin_of(loader, sampler)
-            if twins is not None and loader.persistent_workers:
-                twins[loader] = known
-        self.sampler: IndexSampler = known[0]
-        self.twin: Any = known[1]
+        self.sampler = sampler_of(loader)
+        self.twin = twin_of(loader, self.sampler)
+        self._stateful = isinstance(self.sampler, StatefulIndexSampler)
         self._stream: IndexStream | None = None
-        self._queue: deque[DrawnStep] = deque()
+        # what was drawn and not handed out, and where the loader's own order would be after it
+        self._queue: deque[tuple[DrawnStep, OrderNote]] = deque()
+        self._drawing: Generator[list[Any]] | None = None
+        self._place: IndexPosition | None = None  # in which the epoch began, or goes on
         # the generators to go on from, after what was read again
         self._here: tuple[RandomState, Mapping[str, Tensor]] | None = None
-        # the generators before the twin drew a seed for workers, which it need not have
-        self._unseeded: tuple[RandomState, Mapping[str, Tensor]] | None = None
-        self._drawn = 0
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -165,7 +108,7 @@ class IndexSource:
     @property
     def sifted_ahead(self) -> int:
         """Choices that are to be made, or were made, among what is drawn and not handed out."""
-        return sum(draw.sifts for draw in self._queue)
+        return sum(draw.sifts for draw, _ in self._queue)
 
     def steps_of_a_pass(self, plan: CandidatePlan) -> int:
         """Training steps of one pass over the candidates."""
@@ -179,10 +122,6 @@ class IndexSource:
         left = len(inner) * size if getattr(inner, "drop_last", False) else len(samples)
         return count_steps(left, size, plan)
 
-    def _warm(self) -> bool:
-        base = self.twin.__dict__.get("base_dataloader", self.twin)
-        return bool(base.persistent_workers and base._iterator is not None)
-
     def start(
         self, resumed: IndexPosition | None, *, seed: int, plan: CandidatePlan, choose: Choose
     ) -> Iterator[tuple[Any, DrawnStep, IndexPosition]]:
@@ -194,40 +133,56 @@ class IndexSource:
             plan: how many candidates a step has.
             choose: what of them is read.
         """
-        begun = take_begun(self.loader)
         if resumed is None:
-            states = self._states() if begun is None else begun.generators
-            place = IndexPosition(RandomState.now(), states, self._warm(), seed)
+            begin, here = settled(self.loader), None
+            begun = Streams(RandomState.now(), begin.generators or states_of(self.loader))
+            place = IndexPosition(begun, begun, seed, own=begin.own)
             place = replace(place, iteration=self._iteration, replicas=self._replicas())
-            place = replace(place, begun=begun is not None)
-            here = None
         else:
-            place, here, begun = resumed, RandomState.now(), None
+            begin, place, here = Beginning(), resumed, RandomState.now()
+            forget(self.loader)
             self._check_ranks(resumed)
-            if resumed.warm and not self._warm():
-                self.sampler.feed(lambda: iter(()))
-                iter(self.twin)  # workers that live on draw their seed only when first started
-            resumed.start.restore()
-            restore_generators(self.loader, resumed.generators)
+            resumed.begun.restore(self.loader)
             if resumed.iteration is not None:
                 self.loader.iteration = resumed.iteration
         if self._iteration is not None:
             self.twin.iteration = self._iteration
+        own = place.own if self._stateful else None
+        state = own.state if own is not None and fits(own, self.loader) else None
+        lend(self.loader, self.twin, self.sampler, state=state)
+        self._place, before = place, list[Streams]()
 
-        def begin() -> Iterator[list[Any]]:
-            self._queue.clear()
-            self._drawn = place.steps
-            first = None if begun is None else begun.indices
-            inner, seed = self.sampler.inner, place.seed
-            self._stream = IndexStream(inner, seed=seed, whole=self.whole, first=first)
-            if place.begun:
-                self._unseeded = RandomState.now(), self._states()
-            return self._indices(self._stream, place, here, plan, choose)
+        def again() -> Iterator[list[Any]]:
+            """Begin to draw: torchdata does so several times, and takes indices from the last."""
+            before.append(Streams.now(self.loader))
+            if here is not None:
+                self._drawing = self._resumed(place, own, here, plan, choose)
+                return self._drawing
+            if begin.generators is None:
+                self._place = replace(place, begun=before[-1])
+            stream = self._make_stream(place, own, begin.order)
+            self._drawing = self._begun(stream, before[0] if begin.drawn else None, plan, choose)
+            return self._drawing
 
-        self.sampler.feed(begin)
+        if own is not None and isinstance(self.sampler, StatefulIndexSampler):
+            self.sampler.told = lambda: own.said
+        self.sampler.feed(again)
         source = iter(self.twin)
         self._settle()
-        return self._read(source, place)
+        return self._read(source, place.steps)
+
+    def _make_stream(
+        self, place: IndexPosition, own: OwnPlace | None, begun: Iterator[Any] | None = None
+    ) -> IndexStream:
+        inner = self.sampler.inner
+        options: dict[str, Any] = {"seed": place.seed, "whole": self.whole}
+        if not isinstance(self.sampler, StatefulIndexSampler):
+            return IndexStream(inner, **options)
+        first = FirstPass(inner, own, begun)
+        after = None if own is None else (own.batches, own.samples)
+        stream = IndexStream(inner, **options, first=first, after=after, said=first.said)
+        self.sampler.told = lambda: stream.note.said
+        return stream
 
     @property
     def _iteration(self) -> int | None:
@@ -248,46 +203,72 @@ class IndexSource:
                 f"DistributedSampler(num_replicas={resumed.ranks})"
             )
 
-    def _indices(
+    def _begun(
+        self, stream: IndexStream, before: Streams | None, plan: CandidatePlan, choose: Choose
+    ) -> Generator[list[Any]]:
+        """What the twin reads of an epoch that begins.
+
+        Args:
+            stream: the indices.
+            before: the streams to go on from, where the twin drew a seed for workers that was drawn
+                before; None where it had to.
+            plan: how many candidates a step has.
+            choose: what of them is read.
+        """
+        if before is not None:
+            before.restore(self.loader)
+        assert self._place is not None
+        self._place = replace(self._place, asked=Streams.now(self.loader))
+        yield from self._indices(stream, 0, plan, choose)
+
+    def _resumed(
         self,
-        stream: IndexStream,
         place: IndexPosition,
-        here: RandomState | None,
+        own: OwnPlace | None,
+        here: RandomState,
         plan: CandidatePlan,
         choose: Choose,
-    ) -> Iterator[list[Any]]:
-        """What the twin reads, batch by batch; it asks ahead where it has workers."""
+    ) -> Generator[list[Any]]:
+        """What the twin reads of an epoch from a place on; first, what it had read ahead there.
+
+        The order is begun, and asked for its first indices, with the streams of the first time.
+        """
+        place.begun.restore(self.loader)
+        stream = self._make_stream(place, own)
+        place.asked.restore(self.loader)
+        stream.go_to(place.stream)
+        self._here = here, place.later
         single = self.loader.num_workers == 0
-        if self._unseeded is not None:
-            state, generators = self._unseeded
-            state.restore()
-            restore_generators(self.loader, generators)
-            self._unseeded = None
-        if here is not None:
-            stream.go_to(place.stream)
-            self._here = here, place.later
-            for draw in place.ahead:
-                self._queue.append(draw)
-                self._drawn += 1
-                if single and draw.state is not None:
-                    draw.state.restore()  # read again as it was the first time
-                yield draw.indices
-            self._settle()
-        while True:
-            number = self._drawn
-            drawn = stream.draw(lambda size: plan(number, size))  # noqa: B023 - used at once
+        for draw in place.ahead:
+            stream.pass_note()
+            self._queue.append((draw, stream.note))
+            if single and draw.state is not None:
+                draw.state.restore()  # read again as it was the first time
+            yield draw.indices
+        self._settle()
+        yield from self._indices(stream, place.steps + len(place.ahead), plan, choose)
+
+    def _indices(
+        self, stream: IndexStream, number: int, plan: CandidatePlan, choose: Choose
+    ) -> Iterator[list[Any]]:
+        """What the twin reads, batch by batch; it asks ahead where it has workers.
+
+        Args:
+            stream: the indices.
+            number: of the first step, in the epoch.
+            plan: how many candidates a step has.
+            choose: what of them is read.
+        """
+        self._stream, single = stream, self.loader.num_workers == 0
+        for step in count(number):
+            drawn = stream.draw(partial(plan, step))
             if drawn is None:
                 return
-            draw = choose(number, drawn, stream.size)
+            draw = choose(step, drawn, stream.size)
             if single:
                 draw = replace(draw, state=RandomState.now())
-            self._queue.append(draw)
-            self._drawn += 1
+            self._queue.append((draw, stream.note))
             yield draw.indices
-
-    def _states(self) -> dict[str, Tensor]:
-        """Of the generators that the loader and its samplers draw from, by where they are."""
-        return {name: found.get_state() for name, found in generators_of(self.loader).items()}
 
     def _settle(self) -> None:
         """After what was read again, the generators go on from where the user has them."""
@@ -298,20 +279,38 @@ class IndexSource:
             self._here = None
 
     def _read(
-        self, source: Iterator[Any], place: IndexPosition
+        self, source: Iterator[Any], steps: int
     ) -> Iterator[tuple[Any, DrawnStep, IndexPosition]]:
-        steps, generators = place.steps, generators_of(self.loader)
-        for batch in source:
-            self._settle()
-            draw = self._queue.popleft()
-            steps += 1
-            assert self._stream is not None
-            later = {name: generator.get_state() for name, generator in generators.items()}
-            stream, ahead = self._stream.position, tuple(self._queue)
-            yield (
-                batch,
-                draw,
-                replace(place, steps=steps, stream=stream, ahead=ahead, later=later, ranks=None),
-            )
-        if self._iteration is not None:
-            self.loader.iteration = self.twin.iteration
+        try:
+            for batch in source:
+                give_back(self.loader, self.twin)
+                self._settle()
+                draw, note = self._queue.popleft()
+                steps += 1
+                assert self._place is not None
+                assert self._stream is not None
+                place = replace(
+                    self._place,
+                    steps=steps,
+                    stream=self._stream.position,
+                    ahead=tuple(draw for draw, _ in self._queue),
+                    later=states_of(self.loader),
+                    ranks=None,
+                    own=self._own(note),
+                )
+                yield batch, draw, place
+            if self._iteration is not None:
+                self.loader.iteration = self.twin.iteration
+        finally:
+            give_back(self.loader, self.twin)
+            self.sampler.feed(None)
+            if self._drawing is not None:  # else workers that live on would have it, and it us
+                self._drawing.close()
+
+    def _own(self, note: OrderNote) -> OwnPlace | None:
+        """Where the loader is by its own state, where it has one."""
+        if not self._stateful:
+            return None
+        # a copy: a data set may go on writing to what it gave
+        state = exact_state(copy.deepcopy(self.twin.state_dict()), note.said)
+        return OwnPlace(state, note.batches, note.samples)

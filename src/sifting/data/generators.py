@@ -1,4 +1,4 @@
-"""The random generators that a loader and its samplers draw from: found, put back, or set aside."""
+"""The random generators that a loader and its samplers draw from: found, kept, and set aside."""
 
 from __future__ import annotations
 
@@ -6,62 +6,47 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sifting.plain import Plain
 from sifting.rng import RandomState
 
 
-def chain_of(sampler: Any) -> Iterator[Any]:
-    """A loader or sampler, and the samplers inside it."""
-    open_nodes, seen = [(sampler, 0)], set()
-    while open_nodes:
-        node, depth = open_nodes.pop(0)
-        if id(node) in seen or depth > 4:
-            continue
-        seen.add(id(node))
-        yield node
-        for name in ("batch_sampler", "sampler"):
-            child = getattr(node, name, None)
-            if child is not None:
-                open_nodes.append((child, depth + 1))
+@dataclass(frozen=True)
+class Streams:
+    """The global random generators, and those of a loader and its samplers, at one moment."""
 
+    state: RandomState
+    generators: Mapping[str, Tensor]
 
-def generators_of(loader: Any) -> dict[str, torch.Generator]:
-    """The generators that a loader, its samplers and theirs draw from, by where they are."""
-    found: dict[str, torch.Generator] = {}
-    for place, node in enumerate(chain_of(loader)):
-        generator = getattr(node, "generator", None)
-        if isinstance(generator, torch.Generator) and generator not in found.values():
-            found[f"{place}.{type(node).__name__}"] = generator
-    return found
+    @classmethod
+    def now(cls, loader: Any) -> Streams:
+        """As they are."""
+        return cls(RandomState.now(), states_of(loader))
 
+    def restore(self, loader: Any) -> None:
+        """Put them back."""
+        self.state.restore()
+        restore_generators(loader, self.generators)
 
-def restore_generators(loader: Any, states: Mapping[str, Tensor]) -> None:
-    """Put the generators of a loader back to states that were taken of them."""
-    for name, generator in generators_of(loader).items():
-        if name in states:
-            generator.set_state(states[name].cpu())
+    def to_plain(self) -> dict[str, Any]:
+        """As tensors and numbers, to be saved."""
+        return {"state": self.state.to_plain(), "generators": dict(self.generators)}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Streams:
+        """Back from what `to_plain` gave."""
+        found = Plain(plain, "the streams of a loader")
+        state = found.made("state", RandomState.from_plain)
+        return cls(state, checked_states(found, "generators"))
 
 
 class OwnGenerators:
-    """Generators of its own in place of those that a sampler draws from, while it draws.
-
-    >>> from torch.utils.data import BatchSampler, RandomSampler
-    >>> sampler = BatchSampler(RandomSampler(range(4)), 4, drop_last=False)
-    >>> own = OwnGenerators(sampler)
-    >>> before = torch.get_rng_state()
-    >>> own.begin(seed=0, ahead=1)
-    >>> with own.used():
-    ...     order = list(sampler)
-    >>> bool((torch.get_rng_state() == before).all()), len(order[0])
-    (True, 4)
-
-    Args:
-        sampler: whose samplers' generators, and the global streams, are as they were afterwards.
-    """
+    """Generators of its own in place of those that a sampler draws from, while it draws."""
 
     def __init__(self, sampler: Any) -> None:
         # an order is made from the number of the epoch that the stream began in: some samplers
@@ -76,14 +61,9 @@ class OwnGenerators:
         self._ahead = 0
 
     def begin(self, seed: int, ahead: int) -> None:
-        """Start a pass from a seed.
-
-        Args:
-            seed: of all its generators.
-            ahead: how far the epoch that samplers are told is ahead of the one they were in.
-        """
+        """Start a pass from a seed."""
         with self._put_back():
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would seed GPUs too
             random.seed(seed)
             if "numpy" in sys.modules:
                 sys.modules["numpy"].random.seed(seed % 2**32)
@@ -130,3 +110,49 @@ class OwnGenerators:
         finally:
             for (node, _), epoch in zip(self._told, now, strict=True):
                 node.set_epoch(epoch)
+
+
+def chain_of(sampler: Any) -> Iterator[Any]:
+    """A loader or sampler, and the samplers inside it."""
+    open_nodes, seen = [(sampler, 0)], set()
+    while open_nodes:
+        node, depth = open_nodes.pop(0)
+        if id(node) in seen or depth > 4:
+            continue
+        seen.add(id(node))
+        yield node
+        for name in ("batch_sampler", "sampler"):
+            child = getattr(node, name, None)
+            if child is not None:
+                open_nodes.append((child, depth + 1))
+
+
+def generators_of(loader: Any) -> dict[str, torch.Generator]:
+    """The generators that a loader, its samplers and theirs draw from, by where they are."""
+    found: dict[str, torch.Generator] = {}
+    for place, node in enumerate(chain_of(loader)):
+        generator = getattr(node, "generator", None)
+        if isinstance(generator, torch.Generator) and generator not in found.values():
+            found[f"{place}.{type(node).__name__}"] = generator
+    return found
+
+
+def states_of(loader: Any) -> dict[str, Tensor]:
+    """Of the generators that a loader and its samplers draw from, by where they are."""
+    return {name: found.get_state() for name, found in generators_of(loader).items()}
+
+
+def restore_generators(loader: Any, states: Mapping[str, Tensor]) -> None:
+    """Put the generators of a loader back to states that were taken of them."""
+    for name, generator in generators_of(loader).items():
+        if name in states:
+            generator.set_state(states[name].cpu())
+
+
+def checked_states(found: Plain, name: str) -> dict[str, Tensor]:
+    """States of a loader's generators, by where they are; some may be a GPU's."""
+    states = found.inside(name)
+    for place in states:
+        if states.tensor(place, dims=1).dtype != torch.uint8:
+            states.refuse(place, "the bytes of a generator's state")
+    return dict(states.content)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
@@ -12,11 +11,12 @@ import torch
 from torch import Tensor
 
 from sifting.data.drawing import count_steps
-from sifting.data.generators import generators_of, restore_generators
+from sifting.data.generators import checked_states, restore_generators, states_of
 from sifting.data.joining import Pad, join
-from sifting.data.marks import LoaderMark, keeps_its_place, mark_of
-from sifting.data.position import generator_states
+from sifting.data.marks import LoaderMark, Marks, go_to_mark, going_on, mark_of
+from sifting.data.position import optional
 from sifting.data.samples import Samples
+from sifting.data.stateful import forget
 from sifting.plain import Plain
 from sifting.rng import RandomState
 
@@ -45,9 +45,10 @@ class PoolPosition:
         begun: the global generators when each pass after the first began.
         sizes: of the first pass's batches that no step was made of yet.
         over: whether the first pass is over.
-        mark: where the loader was before the batches were read that `held` is of, or the batch taken
-            last, where it says so itself; otherwise it is iterated again from its beginning.
+        mark: where the loader was before the batches were read that `held` is of, where it says so
+            itself; otherwise it is iterated again from its beginning.
         later: state, by now, of the generators of the loader and its samplers.
+        iteration: passes over the loader before the epoch, where it counts them (Accelerate's).
     """
 
     start: RandomState
@@ -63,6 +64,7 @@ class PoolPosition:
     over: bool = False
     mark: LoaderMark | None = None
     later: Mapping[str, Tensor] = field(default_factory=dict)
+    iteration: int | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """As tensors and numbers, to be saved."""
@@ -81,6 +83,7 @@ class PoolPosition:
             "over": self.over,
             "mark": None if self.mark is None else list(self.mark),
             "later": dict(self.later),
+            "iteration": self.iteration,
         }
 
     @classmethod
@@ -91,7 +94,7 @@ class PoolPosition:
         numbers = Plain({str(place): size for place, size in enumerate(sizes)}, "'sizes'")
         return cls(
             found.made("start", RandomState.from_plain),
-            generator_states(found, "generators"),
+            checked_states(found, "generators"),
             steps=found.whole("steps"),
             passes=found.whole("passes", least=1),
             taken=found.whole("taken"),
@@ -102,7 +105,8 @@ class PoolPosition:
             sizes=tuple(numbers.whole(place) for place in numbers),
             over=found.flag("over"),
             mark=None if found.get("mark") is None else found.made("mark", mark_of),
-            later=generator_states(found, "later"),
+            later=checked_states(found, "later"),
+            iteration=optional(found, "iteration") if "iteration" in found else None,
         )
 
 
@@ -159,19 +163,18 @@ class PoolSource:
             plan: step and its size to how many candidates it has.
         """
         if resumed is None:
-            states = {name: g.get_state() for name, g in generators_of(self.loader).items()}
-            pool = _Pool(self, PoolPosition(RandomState.now(), states))
-            return pool.steps(plan)
+            iteration = getattr(self.loader, "iteration", None)
+            start = PoolPosition(RandomState.now(), states_of(self.loader), iteration=iteration)
+            return _Pool(self, start).steps(plan)
         here = RandomState.now()
         resumed.start.restore()
         restore_generators(self.loader, resumed.generators)
+        forget(self.loader)
+        if resumed.iteration is not None:
+            before = 0 if resumed.mark is None else resumed.mark.passes - 1
+            self.loader.iteration = resumed.iteration + before  # type: ignore[attr-defined]
         if resumed.mark is not None:
-            if not keeps_its_place(self.loader):
-                raise ValueError(
-                    "cannot resume: the state is a StatefulDataLoader's own, and this loader is a "
-                    f"{type(self.loader).__name__}: give the loader that it was saved with"
-                )
-            self.loader.load_state_dict(resumed.mark.loader)  # type: ignore[attr-defined]
+            go_to_mark(self.loader, resumed.mark)
         pool = _Pool(self, resumed)
         pool.replay(resumed)
         here.restore()
@@ -191,9 +194,10 @@ class _Pool:
         self.passes, self.over = 1, False
         self.sizes: deque[int] = deque()
         self.number = place.steps
-        self._marks = keeps_its_place(source.loader)
-        self._mark: LoaderMark | None = None  # before the batch taken last
+        self._marks = Marks(source.loader)
         self._iterator = iter(source.loader)
+        if place.mark is not None:
+            self._iterator = going_on(source.loader, self._iterator)
 
     def replay(self, place: PoolPosition) -> None:
         """Take as many batches as were taken, and hold what was left of them.
@@ -201,6 +205,7 @@ class _Pool:
         Those are read again just as they were the first time.
         """
         if place.mark is not None:  # the loader has gone on to the first of them by itself
+            self._marks.last = place.mark
             self.passes, self.taken, self.total = place.mark[1:]
             self.begun = list(place.begun[: self.passes - 1])
         while self.total < place.total or self.passes < place.passes:
@@ -224,12 +229,12 @@ class _Pool:
 
     def take(self) -> bool:
         """Hold one more batch of the pass under way; False where it is over."""
-        state, mark = RandomState.now(), self._here()
+        state, mark = RandomState.now(), self._marks.now(self.passes, self.taken, self.total)
         batch = next(self._iterator, self)
         if batch is self:
             self.over = True
             return False
-        size, self._mark = self.samples.size(batch), mark
+        size, self._marks.last = self.samples.size(batch), mark
         self.taken += 1
         self.total += 1
         self.left += size
@@ -237,18 +242,6 @@ class _Pool:
         if not self.over:
             self.sizes.append(size)
         return True
-
-    def _here(self) -> LoaderMark | None:
-        """Where the loader is; at the beginning of a pass, a batch before the end of the last.
-
-        There a data set may not know yet that it begins again: many take note of it only when the
-        first sample is asked for.
-        """
-        if not self._marks or not self.taken:
-            return self._mark
-        loader: Any = self.source.loader
-        # a copy: a data set may go on writing to what it gave
-        return LoaderMark(copy.deepcopy(loader.state_dict()), self.passes, self.taken, self.total)
 
     def begin_again(self, begun: Sequence[RandomState] = ()) -> bool:
         """Begin another pass; False where an epoch has but one, or the last one was empty.
@@ -310,22 +303,18 @@ class _Pool:
         return join(parts, pad=self.source.pad, samples=self.samples)
 
     def _position(self) -> PoolPosition:
-        place = self.place
+        place, counts = self.place, (self.passes, self.taken, self.total)
         return PoolPosition(
             place.start,
             place.generators,
             self.number,
-            self.passes,
-            self.taken,
-            self.total,
+            *counts,
             self.left,
             tuple(one.state for one in self.held),
             tuple(self.begun),
             tuple(self.sizes),
             self.over,
-            self.held[0].mark if self.held else self._mark,
-            self._generators() if self._marks else {},
+            self.held[0].mark if self.held else self._marks.after(*counts),
+            states_of(self.source.loader) if self._marks.kept else {},
+            place.iteration,
         )
-
-    def _generators(self) -> dict[str, Tensor]:
-        return {name: g.get_state() for name, g in generators_of(self.source.loader).items()}

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from sifting.data.generators import Streams, checked_states
+from sifting.data.marks import LoaderMark, mark_of
+from sifting.data.stateful import OwnPlace
 from sifting.data.stream import StreamPosition, plain_indices
 from sifting.plain import Plain
 from sifting.rng import RandomState
@@ -29,6 +31,7 @@ class Position:
         counted: whether the batch begun last counts as met since warm-up.
         fetch: the global random streams before the batch used last was fetched.
         before: before the one before, for a loader that looks ahead by one (Accelerate's).
+        mark: where the loader was then by its own state, where it keeps one (torchdata's).
         candidates: of all ranks that saved this, where others go on.
         ranks: how many go on then.
     """
@@ -42,6 +45,7 @@ class Position:
     counted: bool = False
     fetch: RandomState | None = None
     before: RandomState | None = None
+    mark: LoaderMark | None = None
     candidates: int | None = None
     ranks: int | None = None
 
@@ -50,6 +54,7 @@ class Position:
         plain = {item.name: getattr(self, item.name) for item in fields(self)}
         for name in ("start", "fetch", "before"):
             plain[name] = None if plain[name] is None else plain[name].to_plain()
+        plain["mark"] = None if self.mark is None else list(self.mark)
         return {"kind": "batches", **plain, "generators": dict(self.generators)}
 
     @classmethod
@@ -58,7 +63,7 @@ class Position:
         found = Plain(plain, "the place in the loader")
         return cls(
             start=found.made("start", RandomState.from_plain),
-            generators=generator_states(found, "generators"),
+            generators=checked_states(found, "generators"),
             warm=found.flag("warm"),
             batches=found.whole("batches"),
             pieces=found.whole("pieces"),
@@ -70,6 +75,7 @@ class Position:
             before=None
             if found.get("before") is None
             else found.made("before", RandomState.from_plain),
+            mark=None if found.get("mark") is None else found.made("mark", mark_of),
             candidates=optional(found, "candidates"),
             ranks=optional(found, "ranks", least=1),
         )
@@ -84,7 +90,7 @@ class Position:
         """
         total = sum(theirs.samples for theirs in everyones)
         own = divide(total, rank, world)
-        return replace(self, candidates=total, ranks=world, samples=own, pieces=0)
+        return replace(self, candidates=total, ranks=world, samples=own, pieces=0, mark=None)
 
 
 @dataclass(frozen=True)
@@ -132,9 +138,8 @@ class IndexPosition:
     """Where an epoch over a `DataLoader` stands.
 
     Attributes:
-        start: the global random generators when it began, from which its order was drawn.
-        generators: then, those of the loader and its samplers, by where they are.
-        warm: whether persistent workers were running already.
+        begun: the random streams when the loader's order was begun.
+        asked: when it was asked for its first indices.
         seed: of the passes after the first.
         steps: training batches handed out.
         stream: the place in the order.
@@ -144,12 +149,11 @@ class IndexPosition:
         replicas: among how many ranks the loader's sampler divides its order; None where it
             does not.
         ranks: how many go on, where they are not as many.
-        begun: whether the loader had begun the epoch's iteration before.
+        own: where the loader is by its own state, where it keeps one (torchdata's).
     """
 
-    start: RandomState
-    generators: Mapping[str, Tensor] = field(default_factory=dict)
-    warm: bool = False
+    begun: Streams
+    asked: Streams
     seed: int = 0
     steps: int = 0
     stream: StreamPosition = field(default_factory=StreamPosition)
@@ -158,7 +162,7 @@ class IndexPosition:
     iteration: int | None = None
     replicas: int | None = None
     ranks: int | None = None
-    begun: bool = False
+    own: OwnPlace | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """As tensors and numbers, to be saved."""
@@ -166,8 +170,9 @@ class IndexPosition:
         return {
             **plain,
             "kind": "indices",
-            "start": self.start.to_plain(),
-            "generators": dict(self.generators),
+            "own": None if self.own is None else self.own.to_plain(),
+            "begun": self.begun.to_plain(),
+            "asked": self.asked.to_plain(),
             "later": dict(self.later),
             "stream": self.stream.to_plain(),
             "ahead": [draw.to_plain() for draw in self.ahead],
@@ -178,18 +183,17 @@ class IndexPosition:
         """Back from what `to_plain` gave."""
         found = Plain(plain, "the place in the loader")
         return cls(
-            start=found.made("start", RandomState.from_plain),
-            generators=generator_states(found, "generators"),
-            warm=found.flag("warm"),
+            begun=found.made("begun", Streams.from_plain),
+            asked=found.made("asked", Streams.from_plain),
             seed=found.whole("seed", most=2**64),
             steps=found.whole("steps"),
             stream=found.made("stream", StreamPosition.from_plain),
             ahead=tuple(map(DrawnStep.from_plain, found.items("ahead"))),
-            later=generator_states(found, "later"),
+            later=checked_states(found, "later"),
             iteration=optional(found, "iteration"),
             replicas=optional(found, "replicas", least=1),
             ranks=optional(found, "ranks", least=1),
-            begun="begun" in found and found.flag("begun"),  # states before it do not say
+            own=None if found.get("own") is None else found.made("own", OwnPlace.from_plain),
         )
 
     def divided(self, everyones: Sequence[IndexPosition], world: int) -> IndexPosition:
@@ -220,7 +224,7 @@ class IndexPosition:
             )
         sizes = tuple((size // world, count) for size, count in scaled)
         place = replace(stream, passed=stream.passed * ranks // world, sizes=sizes)
-        return replace(self, stream=place, ranks=world)
+        return replace(self, stream=place, ranks=world, own=None)
 
 
 def divide(total: int, rank: int, world: int) -> int:
@@ -235,12 +239,3 @@ def divide(total: int, rank: int, world: int) -> int:
 def optional(found: Plain, name: str, least: int = 0) -> int | None:
     """A whole number of a state, or None."""
     return None if found.get(name) is None else found.whole(name, least=least)
-
-
-def generator_states(found: Plain, name: str) -> dict[str, Tensor]:
-    """States of a loader's generators, by where they are; some may be a GPU's."""
-    states = found.inside(name)
-    for place in states:
-        if states.tensor(place, dims=1).dtype != torch.uint8:
-            states.refuse(place, "the bytes of a generator's state")
-    return dict(states.content)

@@ -15,6 +15,7 @@ from sifting.data.count import alike, raw_samples, size_of_labels, sizes_of_stru
 from sifting.data.divide import Division, Seen
 from sifting.data.documents import document_of_position, documents
 from sifting.data.member import own_size, pick
+from sifting.data.told import Told
 from sifting.data.tree import describe, is_leaf, members
 
 T = TypeVar("T")
@@ -47,7 +48,8 @@ class Samples:
     by chance and from the first batch on, such as a 16×16 mask in batches of 16: there, `take` helps.
 
     Args:
-        batch_size: the number of samples where it cannot be told: a number, the key (or attribute) of
+        batch_size: the number of samples where it cannot be told: that of the first batch (what has so
+            many entries there is counted in those that follow), the key (or attribute) of
             the member that has one entry a sample, or a function of the batch, such as `len` for a
             list of samples. Rows of a packed batch are then samples, not documents.
         take_with: `take(batch, indices) -> batch`, for batches that cannot be divided by member.
@@ -60,6 +62,7 @@ class Samples:
     # How each member was read in batches where it was clear, so that one that has the batch's size
     # by chance (the last batch of an epoch, say) is still read the same.
     _seen: Seen = field(default_factory=dict, init=False, repr=False, compare=False)
+    _number: Told | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         given = self.batch_size
@@ -72,6 +75,9 @@ class Samples:
             )
         if isinstance(given, int) and given < 1:
             raise ValueError(f"batch_size={given}: a batch holds at least 1 sample")
+        if isinstance(given, int):
+            told = Told(given, any_dimension=self.take_with is not None)
+            object.__setattr__(self, "_number", told)
         _check_function("take", self.take_with, "batch, indices", 2)
         _check_function("labels", self.labels, "batch", 1)
         if callable(given):
@@ -243,13 +249,8 @@ class Samples:
     def _told(self, batch: Any) -> int:
         """The size by the user's own word."""
         given = self.batch_size
-        if isinstance(given, int):
-            if not _has_entries(batch, given):
-                raise ValueError(
-                    f"batch_size={given}, but no member of the batch has {given} entries: {describe(batch)}. "
-                    "Name a member instead (batch_size='…'), or let the loader drop the smaller last batch"
-                )
-            return given
+        if self._number is not None:
+            return self._number.count(batch)
         if callable(given):
             size = given(batch)
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
@@ -267,7 +268,7 @@ class Samples:
     def _taken_by_user(self, batch: T, indices_K: Tensor) -> T:
         assert self.take_with is not None
         taken = self.take_with(batch, indices_K)
-        if isinstance(self.batch_size, int) or len(indices_K) < 2:
+        if len(indices_K) < 2:
             return taken  # type: ignore[no-any-return]
         got = self.size(taken)
         if got != len(indices_K):
@@ -284,14 +285,6 @@ class Samples:
 
 def _are_mappings(batch: Iterable[Any]) -> bool:
     return all(isinstance(member, Mapping) for member in batch)
-
-
-def _has_entries(batch: Any, size: int) -> bool:
-    if isinstance(batch, list | tuple) and len(batch) == size:
-        return True
-    if is_leaf(batch):
-        return own_size(batch) == size
-    return any(_has_entries(member, size) for member in members(batch))
 
 
 def _check_function(name: str, function: Any, arguments: str, count: int) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
-from sifting.data.generators import generators_of, restore_generators
+from sifting.data.generators import restore_generators, states_of
+from sifting.data.marks import Marks, go_to_mark, going_on
 from sifting.data.position import Position
 from sifting.data.samples import Samples
+from sifting.data.stateful import forget
 from sifting.rng import RandomState
 from sifting.selection.schedule import Schedule
 
@@ -31,6 +33,7 @@ class BatchSource:
         self.loader, self.schedule = loader, schedule
         self.samples = Samples() if samples is None else samples
         self.place = Position(RandomState.now())
+        self._marks = Marks(loader)
 
     def steps(self, resumed: Position | None, *, step: int, met: int) -> int:
         """Training batches of an epoch, or of the rest of it.
@@ -81,9 +84,11 @@ class BatchSource:
     def start(self, resumed: Position | None) -> Iterator[tuple[Any, int, Position]]:
         """Iterate: candidates, how many, and the place, with `pieces` where they are half-trained."""
         source, self.place = _start(self.loader, resumed, self.samples)
+        self._marks.last = self.place.mark
         while True:
             if not self.place.pieces:
                 self.place = replace(self.place, before=self.place.fetch, fetch=RandomState.now())
+                self._marks.last = self._marks.now(1, self.place.batches, self.place.batches)
             candidates = next(source, source)
             if candidates is source:
                 return
@@ -97,9 +102,10 @@ class BatchSource:
     def used(self, size: int) -> Position:
         """Take note that a candidate batch is used up."""
         place = self.place
-        self.place = replace(
-            place, batches=place.batches + 1, pieces=0, samples=place.samples + size
-        )
+        count = place.batches + 1
+        mark = self._marks.after(1, count, count)
+        samples = place.samples + size
+        self.place = replace(place, batches=count, pieces=0, samples=samples, mark=mark)
         return self.place
 
     def pieces(self, candidates: Any, *, step: int, size: int) -> Iterator[tuple[Any, int]]:
@@ -110,7 +116,7 @@ class BatchSource:
             if number == len(parts):
                 self.used(size)
             else:
-                self.place = replace(self.place, pieces=number)
+                self.place = replace(self.place, pieces=number, mark=self._marks.last)
             yield part, self.samples.size(part)
 
 
@@ -121,16 +127,20 @@ def _start(
 
     A shuffling loader draws its order from its generator, or else from torch's global stream,
     when an epoch starts. To resume, that draw is made again from the same state; the global
-    stream is then put back to where the user has it now. A loader that makes its batches from
-    their numbers may have `fast_forward(count)`, after which its next iteration leaves out the
-    first `count` of them; any other is iterated up to the place.
+    stream is then put back to where the user has it now. torchdata's loaders go on by their own
+    state. A loader that makes its batches from their numbers may have `fast_forward(count)`, after
+    which its next iteration leaves out the first `count` of them; any other is iterated up to the
+    place.
     """
     if resumed is None:
-        states = {name: g.get_state() for name, g in generators_of(loader).items()}
+        states = states_of(loader)
         place = Position(RandomState.now(), states, _warm(loader))
         return iter(loader), place
     here = RandomState.now()
-    if resumed.warm and not _warm(loader):
+    forget(loader)
+    if resumed.mark is not None:
+        go_to_mark(loader, resumed.mark)
+    elif resumed.warm and not _warm(loader):
         iter(loader)  # workers that live on draw their seed only when they are first started
     resumed.start.restore()
     restore_generators(loader, resumed.generators)
@@ -152,10 +162,12 @@ def _replayed(loader: Iterable[Any], resumed: Position, divided: Samples) -> Ite
     used, and for a loader that looks ahead by a batch (Accelerate's), the one before.
     """
     source = iter(loader)
+    if resumed.mark is not None:
+        source = going_on(loader, source)
     last = resumed.batches - (not resumed.pieces)
     states = {last - 1: resumed.before, last: resumed.fetch}
     samples = 0
-    for passed in range(last + 1):
+    for passed in range(0 if resumed.mark is None else resumed.mark.taken, last + 1):
         state = states.get(passed)
         if passed and state is not None:
             state.restore()

@@ -8,10 +8,10 @@ generator set aside and put back, so that the next epoch's first pass is the pla
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from sifting.data.generators import OwnGenerators
 from sifting.plain import Plain
@@ -88,6 +88,20 @@ def plain_indices(indices: Iterable[Any]) -> list[Any]:
     return found if set(map(type, found)) <= {int} else list(map(plain_index, found))
 
 
+class OrderNote(NamedTuple):
+    """Where a loader's own order is after as many of its batches as there were steps.
+
+    Attributes:
+        batches: of the first pass.
+        samples: in those of them that the stream has seen.
+        said: what the loader's sampler said of it.
+    """
+
+    batches: int
+    samples: int
+    said: Any = None
+
+
 class _Sizes:
     """A queue of sizes that are mostly alike, kept as sizes and how often each comes."""
 
@@ -129,19 +143,30 @@ class IndexStream:
         whole: whether an epoch has one step for each batch of the first pass; otherwise it ends
             with the first pass.
         first: an iterator over the first pass, where it was begun already.
+        after: batches of the first pass, and samples in them, that it begins after.
+        said: asked after each batch of the first pass, for its `OrderNote`.
     """
 
     def __init__(
-        self, sampler: Iterable[Any], *, seed: int, whole: bool = True, first: Any = None
+        self,
+        sampler: Iterable[Any],
+        *,
+        seed: int,
+        whole: bool = True,
+        first: Any = None,
+        after: tuple[int, int] | None = None,
+        said: Callable[[], Any] | None = None,
     ) -> None:
         self.sampler, self.seed, self.whole = sampler, seed, whole
         self._carry: deque[Any] = deque()
         self._sizes = _Sizes()
-        self._extra = self._taken = self._passed = 0
+        self._extra, (self._taken, self._passed) = 0, after or (0, 0)
         self._over = False
+        self._said, self._notes = said, deque[OrderNote]()
         self._aside = OwnGenerators(sampler)
         self._read: deque[Any] = deque()  # batches of a further pass, ahead of those taken
         self._pass = iter(sampler) if first is None else first
+        self.note = self._noted()  # of the step drawn last
         self.size = 0  # what the step drawn last trains
         self._batch_size = 0  # the largest of the first pass so far: what a step trains
 
@@ -156,24 +181,48 @@ class IndexStream:
 
         Generators must be where they were when the first pass began.
         """
-        self._over, self._extra = place.over, place.extra
         if place.extra:
+            while self._said is not None and self._pass_over():
+                pass  # of the first pass, there may be notes that no step has had
+            self._extra, self._taken, self._passed = place.extra, 0, 0
             self._begin_pass()
-        for taken in range(place.taken):
-            batch = self._next()
-            if batch is None:
+        self._over = place.over
+        while self._taken < place.taken:
+            if not self._pass_over():
                 raise ValueError(
-                    f"cannot resume: the loader's order ended after {taken} batches, and {place.taken} had "
+                    f"cannot resume: the loader's order ended after {self._taken} batches, and {place.taken} had "
                     "been drawn; give the loader that the state was saved with"
                 )
-            self._passed += len(batch)
         if self._passed != place.passed:
             raise ValueError(
                 f"cannot resume: {place.taken} batches of this loader hold {self._passed} samples, and "
                 f"{place.passed} had been drawn; give the loader that the state was saved with"
             )
-        self._taken = place.taken
         self._carry, self._sizes = deque(place.carry), _Sizes(place.sizes)
+
+    def _pass_over(self) -> bool:
+        batch = self._next()
+        if batch is None:
+            return False
+        self._count(batch)
+        return True
+
+    def _count(self, batch: Sequence[Any]) -> None:
+        self._taken += 1
+        self._passed += len(batch)
+        if not self._extra and self._said is not None:
+            self._notes.append(self._noted())
+
+    def _noted(self) -> OrderNote:
+        said = None if self._said is None else self._said()
+        return OrderNote(self._taken, self._passed, said)
+
+    def pass_note(self) -> None:
+        """Go on to the note of the next step."""
+        while self._notes:
+            self.note = self._notes.popleft()
+            if self.whole:  # in one pass, a step is no batch: what was taken last tells
+                return
 
     def draw(self, wanted: Any) -> list[Any] | None:
         """The candidates of the next step; None where the epoch is over.
@@ -191,6 +240,7 @@ class IndexStream:
         count = wanted(size)
         while len(self._carry) < count:
             self._take()
+        self.pass_note()
         self.size = size
         return [self._carry.popleft() for _ in range(count)]
 
@@ -200,6 +250,7 @@ class IndexStream:
         count = wanted(size)
         while len(self._carry) < count and not self._over:
             self._take()
+        self.pass_note()
         drawn = [self._carry.popleft() for _ in range(min(count, len(self._carry)))]
         self._sizes.clear()
         if self._carry or not self._over:
@@ -222,8 +273,7 @@ class IndexStream:
             empty += 1
             self._begin_pass()
             batch = self._next()
-        self._taken += 1
-        self._passed += len(batch)
+        self._count(batch)
         self._carry.extend(batch)
         if not self._over:
             self._sizes.append(len(batch))

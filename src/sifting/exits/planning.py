@@ -55,6 +55,12 @@ class Planner:
         self._unplanned = 0  # batches in which nothing had a label
 
     @property
+    def score_is_known(self) -> bool:
+        """Whether a batch cannot change what is scored by: it may where nobody named it."""
+        told = self.loss_fn is None and self.losses_fn is None
+        return not self._by_default or told or self.plan is not None
+
+    @property
     def device(self) -> torch.device:
         """Where the model is, and candidates are scored."""
         parameter = first_parameter(self.model)

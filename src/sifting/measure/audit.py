@@ -184,7 +184,10 @@ class Auditor:
 
     def speak_of_cost(self, step: int) -> None:
         """Warn, once, where choosing takes longer than training."""
-        if self.silent or "dear" in self.meter.warned or self.meter.seconds["between"] <= SETTLED:
+        seconds = self.meter.seconds
+        # a first batch that tries everything is no measure, unless choosing has gone on for long since
+        settled = seconds["between"] > SETTLED or seconds["scoring"] > 3 * SETTLED
+        if self.silent or "dear" in self.meter.warned or not settled:
             return
         share = self.meter.stats().scoring_share
         if share > DEAR:

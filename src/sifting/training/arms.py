@@ -110,8 +110,8 @@ ARMS: dict[str, Arm] = {
         exit="input",
     ),
     "default": Arm(
-        "the default of a fixed ratio: a tuned exit, by entropy, a quarter at random",
-        {"score": "entropy", "explore": 0.25},
+        "the default of a fixed ratio: a tuned exit, by entropy (by loss without classes), a quarter at random",
+        {"explore": 0.25},
         exit="tuned",
     ),
     "memory": Arm("the exact loss of each sample as last trained", {"score": "loss"}, "memory"),
