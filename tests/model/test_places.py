@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -236,3 +237,38 @@ def test_a_network_of_one_layer_has_no_place() -> None:
     x = torch.zeros(2, 4)
     with no_trace(model), pytest.raises(StackError, match=r"no module of Linear.*exit='last'"):
         find_place(model, lambda: model(x))
+
+
+class Listed(nn.Module):
+    """Stages as lists of blocks: lists have no forward, and the model walks through them itself."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.widen = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise((8, *widths)))
+        self.stages = nn.ModuleList(
+            nn.ModuleList(nn.Linear(width, width) for _ in range(2)) for width in widths
+        )
+        self.head = nn.Linear(widths[-1], 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for widen, stage in zip(self.widen, self.stages, strict=True):
+            x = widen(x)
+            for block in stage:
+                x = x + torch.relu(block(x))
+        logits: Tensor = self.head(x)
+        return logits
+
+
+@pytest.mark.parametrize("widths", [(8, 8, 8), (8, 12, 16)])
+def test_the_default_exit_finds_a_place_in_lists_of_lists(widths: tuple[int, ...]) -> None:
+    model = Listed(widths)
+    sifter = Sifter(model, keep=0.5)
+    chosen = sifter.select((torch.randn(12, 8), torch.arange(12) % 3))
+    assert len(chosen.indices) == 6
+    place = sifter.exit.place
+    assert place is not None
+    assert type(model.get_submodule(place)) is nn.Linear
+    again = Sifter(model, keep=0.5)
+    again.load_state_dict(sifter.state_dict())
+    again.select((torch.randn(12, 8), torch.arange(12) % 3))
+    assert again.exit.place == place

@@ -38,7 +38,7 @@ from sifting.model.features import channels_of, pooled_features, stopped_at, sto
 from sifting.model.find import exit_in_stack, find_stack, get_module
 from sifting.model.narrow import Narrow, find_narrow, narrowed
 from sifting.model.parts import Part, Rows, Score, rows_of
-from sifting.model.places import Place, find_place, structural_place
+from sifting.model.places import Place, own_place, structural_place
 from sifting.model.plan import Consume, Plan
 from sifting.model.score_functions import custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
@@ -89,7 +89,7 @@ class TunedExit(Exit):
         self.k = 0
         self.path = ""
         self._named_stack: str | None = None
-        self._bound = False
+        self._bound = self._settled = False  # settled: the place, by a run of the model
         self._by_position: set[str] = set()  # logits that get a head of their own at every position
         self.predictors: dict[str, Predictor] = {}
         self._narrow: dict[tuple[Part, ...], Narrow | None] = {}  # by the terms of an objective
@@ -147,19 +147,13 @@ class TunedExit(Exit):
         def run() -> Any:
             return plan.call.run(model, probe)
 
-        if self.stack is None and not self.path:
-            size = plan.call.samples.size(probe)
-            try:
-                found = find_place(
-                    model, run, size=size, stack=self._named_stack, head=bool(plan.heads)
-                )
-            except StackError:
-                if not plan.heads:
-                    raise
-                found = find_place(model, run, size=size, stack=self._named_stack)
-                if found.stack is not None:
-                    found = replace(found, stack=None, k=0)
-            self._take(found)
+        if self.at is None and not self._settled:
+            size, named = plan.call.samples.size(probe), self._named_stack
+            head, guess = bool(plan.heads), self.place
+            found = own_place(model, run, size=size, stack=named, head=head, guess=guess)
+            if found is not None:
+                self._take(found)
+            self._settled = True
         self.check_labels(plan, probe)
         for part in plan.parts:
             many = part.has_classes and len(plan.shapes[part.logits]) > 1

@@ -134,6 +134,30 @@ def find_place(
     return cheap
 
 
+def own_place(
+    model: nn.Module, run: RunModel, *, size: int, stack: str | None, head: bool, guess: str | None
+) -> Place | None:
+    """Where an exit with a head of its own leaves a model; None where its guess holds.
+
+    A guess by structure alone holds if that module is run at all: lists of lists are not.
+
+    Args:
+        model, run, size, stack: as for `find_place`.
+        head: whether the model's own head should be reached from there; where there is no such
+            place, any other will do.
+        guess: path of the module that the structure suggests.
+    """
+    if guess is not None and _is_run(model, run, guess):
+        return None
+    try:
+        return find_place(model, run, size=size, stack=stack, head=head)
+    except StackError:
+        if not head:
+            raise
+        found = find_place(model, run, size=size, stack=stack)
+        return replace(found, stack=None, k=0)
+
+
 def candidate_places(model: nn.Module, run: RunModel, *, size: int | None = None) -> list[Place]:
     """Everywhere that a model could be left, in the order in which it gets there.
 
@@ -165,6 +189,17 @@ def _in_stack(stack: Stack) -> Place:
 def _runs(place: Place, work: Work, run: RunModel) -> bool:
     """Whether a place that the structure suggests is one that the model passes, and in order."""
     return _usable(place.stack, run) if place.stack is not None else place.path in work.ended
+
+
+def _is_run(model: nn.Module, run: RunModel, path: str) -> bool:
+    """Whether a module takes part in a forward, as lists of modules do not."""
+    heard: list[bool] = []
+    handle = model.get_submodule(path).register_forward_hook(lambda *_: heard.append(True))
+    try:
+        run()
+    finally:
+        handle.remove()
+    return bool(heard)
 
 
 def _usable(stack: Stack, run: RunModel) -> bool:
