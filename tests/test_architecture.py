@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = draw_map.PAGE.read_text(encoding="utf-8")
 HOPS = re.findall(r"^\| \d+ \| `([\w/]+)\.py:([\w.]+)` \|", PAGE, flags=re.M)
 LONGEST = 350  # lines of a file
-ALIKE = ("Config",)  # of each recipe, and asked for as `bert.Config`
 FACADE = 300  # lines of `Sifter` that it has to stay below
 
 # Folders of tests that no single module stands behind, and why.
@@ -38,6 +37,7 @@ ELSEWHERE = {
 # Tests of the repository rather than of a module, and what each is about.
 REPOSITORY = {
     "test_architecture.py": "where files stand",
+    "test_benchmarks.py": "the folder benchmarks",
     "test_examples.py": "the folder examples",
     "test_imports.py": "who imports whom",
     "test_readme.py": "the README",
@@ -127,17 +127,6 @@ def test_exits_are_equals() -> None:
         and re.search(r"\w+Exit\b", " ".join(map(ast.unparse, node.args[1:])))
     ]
     assert asked == []
-
-
-def test_no_two_classes_share_a_name() -> None:
-    homes: dict[str, list[str]] = {}
-    for path in draw_map.sources():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
-    assert {
-        name: found for name, found in homes.items() if len(found) > 1 and name not in ALIKE
-    } == {}
 
 
 def test_what_is_no_code_is_packaged_too() -> None:

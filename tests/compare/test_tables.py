@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from sifting.compare.tables import GridField, GridTable
 from sifting.terminal import make_console
@@ -82,7 +81,7 @@ def test_the_terminal_has_the_same_fields_as_markdown() -> None:
     entries = {(0.01, "baseline"): entry(0.5, 0.5, 0.5), (0.01, "sift"): entry(None, None, None)}
     table = GridTable("[b]digits[/b]", (0.01,), ("baseline", "sift"), entries, {})
     screen = io.StringIO()
-    Console(file=screen, width=100).print(table.rich())
+    table.show(make_console(file=screen, width=100))
     title, heads, row = screen.getvalue().splitlines()
     assert title.strip() == "[b]digits[/b]"
     assert heads.split() == ["max_lr", "Baseline", "SIFT", "w/", "early", "exit"]
