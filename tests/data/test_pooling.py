@@ -138,54 +138,6 @@ def test_a_stateful_loader_goes_on_with_workers_too_and_no_other_from_its_state(
         next(iter(own(DataLoader(Stream(), 4))))
 
 
-def streamed(kind: Any = DataLoader, **options: Any) -> Any:
-    """A loader over a stream of Hugging Face's `datasets`, in shards."""
-    datasets = pytest.importorskip("datasets")
-    table = {"x": [[float(i)] * 5 for i in range(22)], "y": [i % 3 for i in range(22)]}
-    stream = datasets.Dataset.from_dict(table).to_iterable_dataset(num_shards=4)
-    return kind(stream.with_format("torch"), batch_size=4, collate_fn=as_pair, **options)
-
-
-def as_pair(rows: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
-    return torch.stack([row["x"] for row in rows]), torch.stack([row["y"] for row in rows])
-
-
-def cut_off(fresh: Any, stop: int, **options: Any) -> tuple[list[Any], list[Any]]:
-    """Two epochs, whole, and cut off after a step of the first."""
-    loader, own = fresh(), sifter(**options)
-    whole = [numbers(own(loader)) for _ in range(2)]
-    loader, own = fresh(), sifter(**options)
-    begun = numbers(own(loader), stop)
-    state = through_a_file(own)
-    loader, own = fresh(), sifter(**options)
-    own.load_state_dict(state)
-    return whole, [begun + numbers(own(loader)), numbers(own(loader))]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_of_datasets_is_sifted(workers: int) -> None:
-    plain = numbers(streamed(num_workers=workers))
-    own = sifter(keep=1.0)
-    assert numbers(own(streamed(num_workers=workers))) == plain
-    own = sifter(keep=0.3)
-    found = numbers(own(streamed(num_workers=workers)))
-    assert [len(batch) for batch in found] == [len(batch) for batch in plain]
-    if not workers:
-        whole, again = cut_off(streamed, 3, keep=0.3)
-        assert again == whole
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("options", [{"keep": 0.5}, {"keep": 0.4}, {"draws": "batch"}], ids=str)
-def test_it_goes_on_by_its_own_state_and_begins_at_the_beginning_after(
-    stop: int, options: dict[str, Any]
-) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    whole, again = cut_off(lambda: streamed(stateful.StatefulDataLoader), stop, **options)
-    assert again == whole
-
-
 def test_ids_of_any_kind_are_found_in_the_batch() -> None:
     data = [
         {"x": torch.randn(2, 5), "y": torch.tensor([0, 1]), "name": [f"{n}a", f"{n}b"]}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
+from sifting.data.hugging_face import begin_whole
 from sifting.data.stateful import base_of, resumes_by_itself
 from sifting.plain import Plain
 
@@ -44,18 +45,9 @@ def go_to_mark(loader: Any, mark: LoaderMark) -> None:
 
 
 def going_on(loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
-    """An iteration from a mark, after which the loader's next ones begin at the beginning.
-
-    A stream of `datasets` that is read in this process would begin each of them at the mark, until
-    it is told another epoch.
-    """
+    """An iteration from a mark, after which the loader's next ones begin at the beginning."""
     yield from islice(iterator, 1)  # by then the stream has looked where to begin
-    data = base_of(loader).dataset
-    if any(
-        kind.__name__ == "IterableDataset" and kind.__module__.split(".")[0] == "datasets"
-        for kind in type(data).__mro__
-    ):
-        data.load_state_dict({})
+    begin_whole(base_of(loader).dataset)
     yield from iterator
 
 
