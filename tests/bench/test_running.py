@@ -79,6 +79,7 @@ def test_a_shorter_baseline_has_its_share_of_the_time(ran: Path) -> None:
     plan = found["plan"]
     assert plan["baseline-60"]["updates"] == int(0.6 * plan["baseline"]["updates"])
     assert plan["baseline-133"]["updates"] > plan["baseline"]["updates"] == 12
+    assert all(row["made"] == row["updates"] for row in plan.values())
     assert set(found["arms"]) == {"baseline", "random", "memory", "sift"}
     assert all(len(by_seed) == 3 for by_seed in found["finals"].values())
 

@@ -48,7 +48,8 @@ RESULT: dict[str, Any] = {
     "rates": {"baseline": 0.003},
     "worth": {"memory": {**known(1.3, 1.2, 1.4), "at_the_end": 2}},
     "plan": {
-        name: {"updates": 1200} for name in ("baseline", "auto", "memory", "sift", "baseline-75")
+        name: {"updates": 1200, "made": 950.2 if name == "auto" else None}
+        for name in ("baseline", "auto", "memory", "sift", "baseline-75")
     },
     "quality": {"memory": {"recall": [0.5, None, 0.75, 1.0], "other": [1.0]}, "sift": {}},
 }
@@ -58,7 +59,7 @@ def test_a_task_is_one_line_of_the_table_of_all() -> None:
     found = dict(zip(COLUMNS, row("mine", RESULT), strict=True))
     assert found["task"] == "[mine](bench/mine.md)"
     assert found["baseline ends at"] == "90 %"
-    assert found["autopilot"] == "`auto` 0.70 (0.60–0.80)"
+    assert found["autopilot"] == "0.70 (0.60–0.80)"
     assert found["best fixed arm"] == "`memory` reached by 1 of 3"
     assert found["worst harm"] == "`sift` −20.00 points (−30.00 to −10.00)"
     assert found["seeds"] == "3"
@@ -79,6 +80,7 @@ def test_every_arm_has_its_line_also_one_that_was_not_judged() -> None:
     lines = {line[0]: dict(zip(ARM_COLUMNS, line, strict=True)) for line in arm_rows(RESULT)}
     assert lines["`memory`"]["ends at"] == "85 %"
     assert lines["`memory`"]["time in all ÷ baseline"] == "1.10"
+    assert (lines["`auto`"]["updates"], lines["`memory`"]["updates"]) == ("950", "1,200")
     assert lines["`memory`"]["learning rate"] == "0.003", "the baseline's serves it"
     assert lines["`baseline-75`"]["to the baseline"] == NONE
     assert lines["`memory`"]["÷ a baseline that ends as well"].endswith(
