@@ -14,7 +14,7 @@ from sifting.recipes.images.reading import (
     Images,
     read_images,
 )
-from tests.helpers.images import parquet, rows
+from tests.helpers.images import parquet, rows, write_large
 
 
 def some(count: int = 20) -> Images:
@@ -59,7 +59,8 @@ def test_ranks_divide_each_batch() -> None:
             assert torch.equal(batch[key], torch.cat([part[key] for part in parts]))
 
 
-def test_any_number_of_workers_makes_the_same_batches(large: Path) -> None:
+def test_any_number_of_workers_makes_the_same_batches(tmp_path: Path) -> None:
+    large = write_large(tmp_path)
     train, _ = read_images(str(large), side=72)
 
     def epochs(workers: int) -> list[dict[str, torch.Tensor]]:

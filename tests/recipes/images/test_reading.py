@@ -14,7 +14,7 @@ from sifting.recipes.images.reading import (
     Images,
     read_images,
 )
-from tests.helpers.images import encoded, parquet, rows
+from tests.helpers.images import encoded, parquet, rows, write_large
 
 
 def test_parquet_with_the_image_schema(tmp_path: Path) -> None:
@@ -67,7 +67,8 @@ def test_labels_outside_the_classes_name_the_row() -> None:
         Images(torch.zeros(2, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 7]), 3)
 
 
-def test_large_pictures_are_decoded_when_they_are_wanted(large: Path) -> None:
+def test_large_pictures_are_decoded_when_they_are_wanted(tmp_path: Path) -> None:
+    large = write_large(tmp_path)
     train, test = read_images(str(large), side=72)
     assert isinstance(train, EncodedImages)
     assert (len(train), len(test), train.classes) == (18, 8, 2)
