@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,23 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from sifting import MemoryExit, Sifter
 from sifting.data.pooling import PoolSource
 from sifting.rng import RandomState
 from tests.helpers.loaders import model, through_a_file
-
-
-class Stream(IterableDataset[Any]):
-    """Numbered samples; the last column is drawn at random when a sample is read."""
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from map(sample, range(22))
-
-
-def sample(i: int) -> tuple[Tensor, Tensor]:
-    return torch.cat([torch.full((4,), float(i)), torch.rand(1)]), torch.tensor(i % 3)
+from tests.helpers.streams import Placed, Stream
 
 
 def walk(batches: Any, stop: int | None = None) -> list[Any]:
@@ -91,26 +80,6 @@ def numbers(batches: Any, stop: int | None = None) -> list[Any]:
     return [[int(row[0]) for row in batch] for batch in walk(batches, stop)]
 
 
-class Placed(Stream):
-    """A stream that can go on from a place, and knows what was read of it."""
-
-    def __init__(self) -> None:
-        self.at, self.start, self.read = 0, 0, list[int]()
-
-    def __iter__(self) -> Iterator[Any]:
-        self.at, self.start = self.start, 0
-        while self.at < 22:
-            self.read.append(self.at)
-            self.at += 1
-            yield sample(self.at - 1)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.start = state["at"]
-
-
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's call
 @pytest.mark.parametrize("keep", [0.5, 0.4, 0.23])
 def test_a_stateful_loader_goes_on_by_its_own_state(keep: float) -> None:
@@ -167,54 +136,6 @@ def test_a_stateful_loader_goes_on_with_workers_too_and_no_other_from_its_state(
     own.load_state_dict(state)
     with pytest.raises(ValueError, match="a StatefulDataLoader's own, and this loader is a DataL"):
         next(iter(own(DataLoader(Stream(), 4))))
-
-
-def streamed(kind: Any = DataLoader, **options: Any) -> Any:
-    """A loader over a stream of Hugging Face's `datasets`, in shards."""
-    datasets = pytest.importorskip("datasets")
-    table = {"x": [[float(i)] * 5 for i in range(22)], "y": [i % 3 for i in range(22)]}
-    stream = datasets.Dataset.from_dict(table).to_iterable_dataset(num_shards=4)
-    return kind(stream.with_format("torch"), batch_size=4, collate_fn=as_pair, **options)
-
-
-def as_pair(rows: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
-    return torch.stack([row["x"] for row in rows]), torch.stack([row["y"] for row in rows])
-
-
-def cut_off(fresh: Any, stop: int, **options: Any) -> tuple[list[Any], list[Any]]:
-    """Two epochs, whole, and cut off after a step of the first."""
-    loader, own = fresh(), sifter(**options)
-    whole = [numbers(own(loader)) for _ in range(2)]
-    loader, own = fresh(), sifter(**options)
-    begun = numbers(own(loader), stop)
-    state = through_a_file(own)
-    loader, own = fresh(), sifter(**options)
-    own.load_state_dict(state)
-    return whole, [begun + numbers(own(loader)), numbers(own(loader))]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_of_datasets_is_sifted(workers: int) -> None:
-    plain = numbers(streamed(num_workers=workers))
-    own = sifter(keep=1.0)
-    assert numbers(own(streamed(num_workers=workers))) == plain
-    own = sifter(keep=0.3)
-    found = numbers(own(streamed(num_workers=workers)))
-    assert [len(batch) for batch in found] == [len(batch) for batch in plain]
-    if not workers:
-        whole, again = cut_off(streamed, 3, keep=0.3)
-        assert again == whole
-
-
-@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")
-@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize("options", [{"keep": 0.5}, {"keep": 0.4}, {"draws": "batch"}], ids=str)
-def test_it_goes_on_by_its_own_state_and_begins_at_the_beginning_after(
-    stop: int, options: dict[str, Any]
-) -> None:
-    stateful = pytest.importorskip("torchdata.stateful_dataloader")
-    whole, again = cut_off(lambda: streamed(stateful.StatefulDataLoader), stop, **options)
-    assert again == whole
 
 
 def test_ids_of_any_kind_are_found_in_the_batch() -> None:

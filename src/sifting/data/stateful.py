@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from sifting.data.generators import chain_of, generators_of, states_of
+from sifting.data.hugging_face import loses_samples
 from sifting.plain import Plain
 
 # samplers that, begun anew from a state of the loader, give the same order again
@@ -117,12 +118,14 @@ def keeps_its_place(loader: Any) -> bool:
 def resumes_by_itself(loader: Any) -> bool:
     """Whether a loader that is given its state goes on with the same samples.
 
-    Where its sampler does not tell its order, that is drawn anew.
+    Where its sampler does not tell its order, that is drawn anew; and some streams lose samples.
     """
     if not keeps_its_place(loader):
         return False
     base = base_of(loader)
-    return isinstance(base.dataset, IterableDataset) or _order_is_told(base)
+    if isinstance(base.dataset, IterableDataset):
+        return not loses_samples(base.dataset)
+    return _order_is_told(base)
 
 
 def order_is_lost(loader: Any) -> bool:
