@@ -272,3 +272,10 @@ def test_the_default_exit_finds_a_place_in_lists_of_lists(widths: tuple[int, ...
     again.load_state_dict(sifter.state_dict())
     again.select((torch.randn(12, 8), torch.arange(12) % 3))
     assert again.exit.place == place
+
+
+def test_the_model_itself_may_be_the_stack() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3)))
+    sifter = Sifter(model, keep=0.5)
+    sifter.select((torch.randn(12, 8), torch.arange(12) % 3))
+    assert sifter.exit.place == "0"

@@ -44,7 +44,8 @@ class Told:
             if not self.places:
                 raise ValueError(
                     f"batch_size={self.number}, but no member of the batch has {self.number} entries: "
-                    f"{describe(batch)}. Name a member that has one a sample (batch_size='…'), or pass a "
+                    f"{describe(batch)}. It is the number of candidates, 1/keep times what is trained where they "
+                    "are drawn by index. Name a member that has one a sample (batch_size='…'), or pass a "
                     "function that counts them (batch_size=lambda batch: …)"
                 )
             return self.number

@@ -108,8 +108,7 @@ class TunedExit(Exit):
     def place(self) -> str | None:
         """Path of the module whose output it looks at; None where that is not a module's."""
         if self.stack is not None:
-            names = (self.stack.path, self.stack.blocks[self.k - 1][-1])
-            return ".".join(name for name in names if name)  # a stack may be the model itself
+            return self.stack.path_of(self.k)
         return self.path or None
 
     def join(self, ranks: Ranks) -> None:

@@ -182,8 +182,7 @@ def candidate_places(model: nn.Module, run: RunModel, *, size: int | None = None
 
 def _in_stack(stack: Stack) -> Place:
     k = max(1, len(stack) // 12)
-    name = stack.blocks[min(k, len(stack.blocks)) - 1][-1]
-    return Place(f"{stack.path}.{name}" if stack.path else name, stack=stack, k=k)
+    return Place(stack.path_of(k), stack=stack, k=k)
 
 
 def _runs(place: Place, work: Work, run: RunModel) -> bool:
