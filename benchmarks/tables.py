@@ -20,6 +20,10 @@ from typing import Any
 from overhead_parts import page
 from overhead_parts.page import rows
 
+from sifting.bench import protocol
+from sifting.bench.results import read_results
+from sifting.bench.wording import best_of, gap, time_cell
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -204,6 +208,26 @@ def kept() -> str:
     return f"{table}\n\nMade by `python benchmarks/predictor.py`, one seed."
 
 
+def pays() -> str:
+    """Where it pays: each task of the proving ground in a line."""
+    lines = []
+    for task, found in read_results(RESULTS / "bench").items():
+        auto, cost = found["arms"][protocol.AUTO], found["arms"][protocol.AUTO]["cost"]
+        fixed, paper = best_of(found, protocol.FIXED), best_of(found, protocol.PAPER)
+        lines.append(
+            [
+                f"[{found['about']}](docs/results/bench/{task}.md)",
+                time_cell(found, protocol.AUTO),
+                gap(found, auto["difference"]),
+                "–" if cost is None else f"{cost['value']:.2f}",
+                "–" if fixed is None else f"`{fixed}` {time_cell(found, fixed)}",
+                "–" if paper is None else gap(found, found["arms"][paper]["difference"]),
+            ]
+        )
+    heads = ["task", "autopilot: time to where the baseline ends", "its end", "its time in all"]
+    return rows([*heads, "best fixed arm: time", "end of the paper's exit"], lines)
+
+
 KINDS: dict[str, Callable[..., str]] = {
     make.__name__: make
     for make in (
@@ -218,6 +242,7 @@ KINDS: dict[str, Callable[..., str]] = {
         costs,
         shares,
         kept,
+        pays,
     )
 }
 MARKER = re.compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pkgutil
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -23,33 +25,26 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = draw_map.PAGE.read_text(encoding="utf-8")
 HOPS = re.findall(r"^\| \d+ \| `([\w/]+)\.py:([\w.]+)` \|", PAGE, flags=re.M)
 LONGEST = 350  # lines of a file
+FACADE = 300  # lines of `Sifter` that it has to stay below
 
-# Tests of behaviour that no single module has, beside the folder they concern.
-BEHAVIOUR = {
-    "bench/tasks/test_smoke.py",  # every task
-    "chaos/test_chaos.py",
-    "compare/test_compare.py",  # whole comparisons
-    "compare/test_docs.py",
-    "exits/test_losses.py",
-    "exits/test_peak_memory.py",
-    "integrations/test_accelerate.py",  # needs no code of ours
-    "integrations/test_ddp.py",
-    "integrations/test_many.py",
-    "integrations/test_plain.py",
-    "integrations/test_sooner.py",  # both trainers
-    "model/test_architectures_other.py",
-    "model/test_architectures_text.py",
-    "model/test_architectures_vision.py",
-    "model/test_as_trained.py",
-    "model/test_losses_fuzz.py",
-    "recipes/test_torchrun.py",
-    "report/test_browser.py",
-    "report/test_fuzz.py",
-    "report/test_report.py",
-    "theory/test_docs.py",
-    "theory/test_package.py",
-    "training/test_torchrun.py",
+# Folders of tests that no single module stands behind, and why.
+ELSEWHERE = {
+    "behaviour": "what the library does as a whole, on real architectures, trainers and processes",
+    "chaos": "runs that are killed, files that are damaged",
+    "docs": "the pages of the documentation",
+    "fuzz": "generated cases by the hundred thousand",
 }
+# Tests of the repository rather than of a module, and what each is about.
+REPOSITORY = {
+    "test_architecture.py": "where files stand",
+    "test_benchmarks.py": "the folder benchmarks",
+    "test_examples.py": "the folder examples",
+    "test_imports.py": "who imports whom",
+    "test_readme.py": "the README",
+}
+# Modules without a test file of their own, and why.
+UNTESTED = {"_version.py": "a constant, which `test_the_version_is_said_once` holds"}
+TESTS = ROOT / "tests"
 
 
 def test_the_map_is_current() -> None:
@@ -113,6 +108,27 @@ def test_no_file_is_long() -> None:
     assert {path: count for path, count in lines.items() if count > LONGEST} == {}
 
 
+def test_the_facade_is_short() -> None:
+    source = (draw_map.PACKAGE / "sifter.py").read_text(encoding="utf-8")
+    (facade,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    assert facade.end_lineno is not None
+    assert facade.end_lineno - facade.lineno + 1 < FACADE
+
+
+def test_exits_are_equals() -> None:
+    """What an exit is asked is in its protocol: only among exits is one asked what class it has."""
+    asked = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in draw_map.sources()
+        if path.parent.name != "exits"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", "") in ("isinstance", "issubclass", "type")
+        and re.search(r"\w+Exit\b", " ".join(map(ast.unparse, node.args[1:])))
+    ]
+    assert asked == []
+
+
 def test_what_is_no_code_is_packaged_too() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     listed = re.search(r"^sifting = \[(.*)\]$", project, flags=re.M)
@@ -132,17 +148,70 @@ def test_the_version_is_said_once() -> None:
     assert f"\nversion: {sifting.__version__}\n" in citation
 
 
-def test_tests_stand_where_their_module_stands() -> None:
-    tests = ROOT / "tests"
-    lost = []
-    for path in sorted(tests.glob("*/**/test_*.py")):
-        place = path.relative_to(tests)
-        if place.parts[0] == "docs" or place.as_posix() in BEHAVIOUR:
+def mirror_of(module: Path) -> Path:
+    """Where the tests of a module stand, as seen from `tests`; a package's are in test_package.py."""
+    name = "package" if module.stem == "__init__" else module.stem.lstrip("_")
+    return module.parent / f"test_{name}.py"
+
+
+def modules() -> list[Path]:
+    return [path.relative_to(draw_map.PACKAGE) for path in draw_map.sources()]
+
+
+def reached(path: Path) -> set[str]:
+    """The modules that a file imports, or from which something that it imports comes."""
+    return {
+        home
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sifting")
+        for alias in node.names
+        for home in (str(node.module), home_of(str(node.module), alias.name))
+    }
+
+
+def home_of(module: str, name: str) -> str:
+    """The module that a name comes from which is imported from a module, or from a package."""
+    folder = ROOT / "src" / module.replace(".", "/")
+    if (folder / f"{name}.py").exists() or not (folder / "__init__.py").exists():
+        return f"{module}.{name}" if (folder / f"{name}.py").exists() else module
+    if module == "sifting":
+        return f"sifting.{sifting._HOME.get(name, '')}"
+    for node in ast.parse((folder / "__init__.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            return str(node.module)
+    return module
+
+
+@pytest.mark.parametrize("room", sorted({module.parent.as_posix() for module in modules()}))
+def test_every_module_has_a_test_file_that_knows_it(room: str) -> None:
+    lacking = []
+    for module in modules():
+        if module.parent.as_posix() != room or module.name in ("__init__.py", *UNTESTED):
             continue
-        folder, name = draw_map.PACKAGE / place.parent, place.stem.removeprefix("test_")
-        modules = {file.stem for file in folder.glob("*.py")}
-        modules |= {inner.parent.name for inner in folder.glob("*/__init__.py")}
-        # test_trainer_resume.py is about trainer.py
-        if not any(name == module or name.startswith(f"{module}_") for module in modules):
-            lost.append(place.as_posix())
-    assert lost == [], "name them after the module they test, or list them in BEHAVIOUR"
+        path = TESTS / mirror_of(module)
+        name = ".".join(("sifting", *module.with_suffix("").parts))
+        if not path.exists() or name not in reached(path):
+            lacking.append(f"{module}: {path.relative_to(ROOT)}")
+    assert lacking == [], "write it there, and import what it tests from the module"
+
+
+def test_every_test_file_stands_where_its_module_stands() -> None:
+    known = {mirror_of(module).as_posix() for module in modules()} | set(REPOSITORY)
+    found = {
+        path.relative_to(TESTS).as_posix()
+        for path in TESTS.glob("**/test_*.py")
+        if path.relative_to(TESTS).parts[0] not in ELSEWHERE
+    }
+    assert found - known == set(), f"name them after their module, or put them in {list(ELSEWHERE)}"
+    assert {mirror_of(Path(module)).as_posix() for module in UNTESTED} & found == set()
+    assert all((TESTS / folder).is_dir() for folder in ELSEWHERE)
+
+
+def test_what_tests_share_is_in_helpers() -> None:
+    borrowed = {
+        f"{path.relative_to(TESTS)}: {name}"
+        for path in TESTS.glob("**/*.py")
+        for name in re.findall(r"(?:from|import) (tests[\w.]*\.test_\w+)", path.read_text("utf-8"))
+    }
+    assert borrowed == set()
+    assert list(TESTS.glob("*/**/conftest.py")) == []

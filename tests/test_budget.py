@@ -9,7 +9,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from sifting import MemoryExit, Sifter, SiftingWarning
-from sifting.selection.tokens import HardestTokens
+from sifting.budget import Budget, make_budget, tokens_in
+from sifting.selection.choice import Rule
+from sifting.selection.tokens import MEAN, HardestTokens
 from tests.helpers.documents import TokenModel, documents, packed, padded, token_losses
 
 
@@ -213,3 +215,34 @@ def test_batches_that_make_one_update_keep_their_budgets_each_and_together():
     same = [torch.equal(a, b) for a, b in zip(kept[True], kept[False], strict=True)]
     assert all(same[:every])
     assert not all(same[every : 2 * every])
+
+
+def test_what_a_step_leaves_over_is_the_next_ones() -> None:
+    budget = Budget("tokens", MEAN)
+    costs = torch.tensor([3.0, 3.0, 3.0, 3.0], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    kept = []
+    for _ in range(6):
+        found = budget.choose(torch.arange(4.0), costs, 0.375, rule=Rule(), generator=generator)
+        kept.append(len(found.indices_K))
+    assert sum(kept) == 9, "4.5 of 12 each time, on average"
+    assert set(kept) == {1, 2}
+    again = Budget("tokens", MEAN)
+    again.load_state_dict(budget.state_dict())
+    assert again.carry == budget.carry
+
+
+def test_what_the_argument_stands_for() -> None:
+    assert make_budget("samples", MEAN) is None
+    assert repr(make_budget(len, MEAN)) == "len"
+    with pytest.raises(ValueError, match="budget='words': choose 'samples', 'tokens'"):
+        make_budget("words", MEAN)
+
+
+def test_tokens_are_counted_without_padding() -> None:
+    batch = {
+        "input_ids": torch.zeros(2, 4),
+        "attention_mask": torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]]),
+    }
+    assert tokens_in(batch) == 4
+    assert tokens_in((torch.zeros(3, 8), torch.zeros(3))) == 0

@@ -112,6 +112,30 @@ def test_no_public_name_stands_for_two_things() -> None:
     assert twice == {}
 
 
+# Classes that stand in several modules under one name, since they mean the same in each.
+SAME = {
+    "Config": "the settings of a recipe, in the file of the recipe",
+    "Floats": "an array of float64; the theory and the verdicts import nothing of each other",
+}
+
+
+def test_no_two_classes_or_types_share_a_name() -> None:
+    """Nor do aliases of types: whoever reads `Plan` or `Rows` need not ask which."""
+    homes: dict[str, list[str]] = {}
+    for path in sources():
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef):
+                named = [node.name]
+            elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Subscript | ast.BinOp):
+                named = [t.id for t in node.targets if isinstance(t, ast.Name) and t.id.istitle()]
+            else:
+                continue
+            for name in named:
+                homes.setdefault(name, []).append(path.relative_to(PACKAGE).as_posix())
+    twice = {name: where for name, where in homes.items() if len(where) > 1}
+    assert {name: where for name, where in twice.items() if name not in SAME} == {}
+
+
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     code = (
         "import sys, sifting, sifting.cli.main; assert 'torch' not in sys.modules; "

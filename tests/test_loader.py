@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from sifting import MemoryExit, Sifter
+from sifting.loader import SiftedLoader
 from sifting.rng import RandomState
 from tests.helpers.loaders import (
     KINDS,
@@ -27,6 +28,7 @@ from tests.helpers.loaders import (
     through_a_file,
     walk,
 )
+from tests.helpers.models import Net
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 
@@ -352,3 +354,12 @@ def check_any(
     assert begun == whole
     assert streams() == end
     assert again.read == data.read[len(data.read) - len(again.read) :]
+
+
+def test_a_sifter_called_on_a_loader_is_one_that_can_be_iterated_again() -> None:
+    sifter = Sifter(Net(), exit=1, score="loss", keep=0.5)
+    data = [(torch.randn(12, 8), torch.randint(0, 5, (12,))) for _ in range(3)]
+    loader = sifter(data)
+    assert isinstance(loader, SiftedLoader)
+    assert (len(list(loader)), len(list(loader))) == (3, 3)
+    assert sifter.stats().steps == 6

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
 import copy
-import io
 import itertools
 import json
-import math
-import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,14 +10,10 @@ import torch
 import torch.nn.functional as F
 import transformers as hf
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import Selection, Sifter, SiftingWarning, Trial, TunedExit
-from tests.helpers.models import SMALL, Net, token_batch
-
-
-def candidates(count: int = 6, size: int = 12) -> list[tuple[Tensor, Tensor]]:
-    return [(torch.randn(size, 8), torch.randint(0, 5, (size,))) for _ in range(count)]
+from sifting import Selection, Sifter, SiftingWarning
+from tests.helpers.models import SMALL, Net, candidates, token_batch
+from tests.helpers.states import same
 
 
 def train(model: nn.Module, batches: Any, lr: float = 0.1) -> list[float]:
@@ -52,14 +44,6 @@ def snapshot(model: nn.Module) -> dict[str, Any]:
         "forwards": ["forward" in m.__dict__ for m in model.modules()],
         "rng": torch.get_rng_state(),
     }
-
-
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    return bool(a == b)
 
 
 @pytest.mark.parametrize("exit", [1, "last", "tuned"])
@@ -140,20 +124,6 @@ def test_same_seed_same_choices(net: Net) -> None:
 
     assert choices(1) == choices(1)
     assert choices(1) != choices(2)
-
-
-def test_weights_reach_the_loop_and_make_the_loss_unbiased(net: Net) -> None:
-    net.eval()
-    batch = candidates(1, size=16)[0]
-    sifter = Sifter(net, exit="last", score="loss", policy="proportional", audit_every=0)
-    want = F.cross_entropy(net(batch[0]), batch[1]).item()
-    estimates = []
-    for _ in range(400):
-        for x, y in sifter([batch]):
-            losses = F.cross_entropy(net(x), y, reduction="none")
-            estimates.append((sifter.weights * losses).mean().item())
-    values = torch.tensor(estimates)
-    assert abs(values.mean().item() - want) < 4 * values.std().item() / math.sqrt(400) + 1e-6
 
 
 def test_regression_and_multilabel_through_loss_fn() -> None:
@@ -261,68 +231,6 @@ def test_several_labels_that_are_not_all_classes_are_sent_to_losses() -> None:
             Sifter(Tasks(), exit="last", **options).score(batch)
 
 
-def test_scores_that_are_not_finite(net: Net) -> None:
-    x, y = candidates(1)[0]
-    x[3] = torch.nan
-    x[7] = torch.inf
-    with pytest.raises(
-        ValueError, match=r"2 of 12 candidates are not finite \(rows 3, 7\).*nonfinite='drop'"
-    ):
-        Sifter(net, exit=1, score="loss").select((x, y))
-    kept = Sifter(net, exit=1, score="loss", nonfinite="drop").select((x, y)).indices.tolist()
-    assert len(kept) == 6
-    assert not {3, 7} & set(kept)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"exit": 0}, r"exit=0: blocks are counted from 1"),
-        ({"exit": 9}, r"exit=9 is out of range.*choose 1 to 4, or 'last'"),
-        ({"exit": "nowhere"}, r"exit='nowhere' names no module"),
-        ({"exit": 1, "stack": "nowhere"}, r"stack='nowhere' names no module"),
-        ({"keep": 0}, r"keep=0 is not in \(0, 1\]"),
-        ({"keep": 1.01}, r"keep=1.01 is not in \(0, 1\]"),
-        ({"score": "novelty"}, r"score='novelty' is unknown: choose one of loss, entropy"),
-        ({"policy": "bottom"}, r"policy='bottom' is unknown"),
-        ({"trim": 0.6}, r"trim=0.6 leaves less than half, which keep='auto' keeps at most"),
-        ({"keep": "auto", "policy": "random"}, r"policy='top' and not with 'random'"),
-        ({"keep": "auto", "draws": "batch"}, r"draws='samples' and not with 'batch'"),
-        ({"keep": 0.5, "trial": Trial()}, r"keep=0.5 is fixed"),
-        ({"keep": 0.5, "trim": 0.6}, r"trim=0.6 and keep=0.5 add up to more than all"),
-        ({"nonfinite": "skip"}, r"nonfinite='skip'"),
-        ({"score_batch_size": 0}, r"score_batch_size=0"),
-        ({"audit_every": -1}, r"audit_every=-1"),
-        ({"audit_log": "no/such/folder/log"}, r"the folder 'no/such/folder' does not exist"),
-    ],
-)
-def test_bad_settings_are_named_at_construction(
-    net: Net, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        Sifter(net, **options)
-
-
-def test_wrong_types_are_named_at_construction(net: Net) -> None:
-    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got function"):
-        Sifter(lambda x: x)
-    with pytest.raises(TypeError, match=r"exit=1.5"):
-        Sifter(net, exit=1.5)
-    with pytest.raises(TypeError, match=r"loss_fn='mse' is not callable"):
-        Sifter(net, loss_fn="mse")
-    with pytest.raises(ValueError, match="no stack of repeated blocks found in Linear"):
-        Sifter(nn.Linear(2, 2), exit=1)
-
-
-def test_too_few_candidates(net: Net) -> None:
-    with pytest.raises(ValueError, match="a candidate batch of 1 leaves nothing to choose"):
-        list(Sifter(net, exit=1, draws="batch")([(torch.randn(1, 8), torch.tensor([0]))]))
-    data = [*candidates(2), (torch.randn(1, 8), torch.tensor([0]))]
-    sifter = Sifter(net, exit=1, score="loss", draws="batch")
-    assert [len(y) for _, y in sifter(data)] == [6, 6, 1]
-    assert [len(y) for _, y in Sifter(net, exit=1, score="loss")(data)] == [12, 12, 1]
-
-
 def test_labels_that_fit_nothing_are_described(net: Net) -> None:
     with pytest.raises(
         ValueError,
@@ -419,124 +327,6 @@ class TestKnowing:
         assert set(json.loads(lines[0])) == {"step", "early", "exact", "scores", "kept"}
 
 
-class TestResume:
-    @pytest.mark.parametrize("stop_after", [1, 3, 5, 8])
-    @pytest.mark.parametrize("exit", [1, "tuned"])
-    def test_state_round_trip_continues_identically_mid_epoch(
-        self, stop_after: int, exit: Any
-    ) -> None:
-        data = TensorDataset(torch.randn(96, 8), torch.randint(0, 5, (96,)))
-
-        def run(stop: int | None, state: bytes | None = None) -> tuple[list[list[int]], bytes]:
-            torch.manual_seed(11)
-            net = Net()
-            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-            sifter = Sifter(net, exit=exit, score="entropy", warmup_steps=3, explore=0.3)
-            loader = DataLoader(data, batch_size=12, shuffle=True)
-            if state is not None:
-                saved = torch.load(io.BytesIO(state), weights_only=True)
-                sifter.load_state_dict(saved["sifter"])
-                net.load_state_dict(saved["net"])
-                torch.set_rng_state(saved["rng"])
-            seen: list[list[int]] = []
-            for _epoch in range(2):
-                for x, y in sifter(loader):
-                    F.cross_entropy(net(x), y).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    seen.append((x[:, 0] * 1000).long().tolist())
-                    if len(seen) == stop:
-                        buffer = io.BytesIO()
-                        torch.save(
-                            {
-                                "sifter": sifter.state_dict(),
-                                "net": net.state_dict(),
-                                "rng": torch.get_rng_state(),
-                            },
-                            buffer,
-                        )
-                        return seen, buffer.getvalue()
-            return seen, b""
-
-        whole, _ = run(None)
-        first, state = run(stop_after)
-        rest, _ = run(None, state)
-        # the resumed run goes through the rest of epoch one and the whole of epoch two
-        assert first + rest == whole
-
-    def test_state_is_plain_tensors_and_numbers(self, net: Net) -> None:
-        sifter = Sifter(net, exit="tuned", audit_every=1)
-        for _ in sifter(candidates(3)):
-            state = sifter.state_dict()
-
-        def leaves(node: Any) -> Iterator[Any]:
-            for value in node.values() if isinstance(node, dict) else node:
-                if isinstance(value, dict | list | tuple):
-                    yield from leaves(value)
-                else:
-                    yield value
-
-        assert all(v is None or isinstance(v, Tensor | int | float | str) for v in leaves(state))
-
-    def test_a_state_of_another_kind_is_refused(self, net: Net) -> None:
-        state = Sifter(net, exit="tuned").state_dict()
-        with pytest.raises(ValueError, match="has version 9"):
-            Sifter(net, exit="tuned").load_state_dict({**state, "version": 9})
-        trained = Sifter(net, exit="tuned")
-        trained.select(candidates(1)[0])
-        with pytest.raises(ValueError, match=r"weights of a learned exit .* is a BlockExit"):
-            Sifter(net, exit=1).load_state_dict(trained.state_dict())
-
-    @pytest.mark.parametrize(
-        ("before", "now", "message"),
-        [
-            (
-                {"exit": 1, "keep": 0.5},
-                {},
-                r"saved with keep=0.5, .* an autopilot .*pass the keep=",
-            ),
-            (
-                {},
-                {"exit": "tuned", "keep": 0.5},
-                r"exit=AutoExit.*'s is TunedExit\(.*make the sifter",
-            ),
-            ({"exit": "input"}, {"exit": "tuned"}, r"with exit=InputExit\(\), and .* is TunedExit"),
-        ],
-    )
-    def test_what_another_sifter_has_learned_is_refused_by_name(
-        self, net: Net, before: dict[str, Any], now: dict[str, Any], message: str
-    ) -> None:
-        """It is not damaged: it was saved with other settings."""
-        saved = Sifter(net, **before)
-        saved.select(candidates(1)[0])
-        with pytest.raises(ValueError, match=message):
-            Sifter(net, **now).load_state_dict(saved.state_dict())
-
-    @pytest.mark.parametrize(
-        ("asked", "changed"),
-        [
-            ({}, {"keep": 0.25}),
-            ({"exit": "input", "loss_fn": nn.BCEWithLogitsLoss()}, {"score": "loss"}),
-            ({"loss_fn": nn.BCEWithLogitsLoss()}, {"exit": TunedExit("2")}),
-            ({"exit": "last", "losses": lambda m, b: m(b[0]).sum(dim=1)}, {"explore": 0.5}),
-        ],
-    )
-    def test_what_a_first_batch_shows_is_no_other_setting(
-        self, asked: dict[str, Any], changed: dict[str, Any]
-    ) -> None:
-        """The place of an exit, and the score that suits, are found on it; nobody changed them."""
-        model = nn.Sequential(
-            nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4)
-        )
-        labels = (torch.rand(12, 4) if "loss_fn" in asked else torch.arange(12) % 4).round()
-        saved = Sifter(model, **{"keep": 0.5, **asked})
-        saved.select((torch.randn(12, 8), labels))
-        state = saved.state_dict()
-        Sifter(model, **{"keep": 0.5, **asked}).load_state_dict(state)  # a warning is an error
-        with pytest.warns(SiftingWarning, match=f"other settings: {next(iter(changed))}="):
-            Sifter(model, **{"keep": 0.5, **asked, **changed}).load_state_dict(state)
-
-
 class TestAutocast:
     def test_scoring_runs_under_the_autocast_of_the_training_step(self, net: Net) -> None:
         dtypes: list[torch.dtype] = []
@@ -570,80 +360,12 @@ def test_compiled_models_are_scored_through_the_original(net: Net) -> None:
     )
 
 
-def test_the_default_of_a_fixed_ratio_is_entropy_at_a_tuned_exit_with_exploration(net: Net) -> None:
-    sifter = Sifter(net, keep=0.5)
-    assert isinstance(sifter.exit, TunedExit)
-    assert (sifter.settings()["score"], sifter.rule.explore) == ("entropy", 0.25)
-    assert Sifter(net, exit=1).rule.explore == 0
-
-
-def test_samples_that_are_not_finite_are_kept_by_no_policy(net: Net) -> None:
-    x, y = candidates(1)[0]
-    x[3] = torch.nan
-    for policy in ("top", "percentile", "proportional"):
-        sifter = Sifter(net, exit=1, policy=policy, explore=0.5, nonfinite="drop", audit_every=0)
-        for _ in range(40):
-            assert 3 not in sifter.select((x, y)).indices.tolist()
-
-
-def test_trimmed_samples_have_nobody_to_speak_for_them(net: Net) -> None:
-    sifter = Sifter(net, exit="last", score="loss", explore=0.5, trim=0.2, audit_every=0)
-    for x, _ in sifter(candidates(10)):
-        net(x)
-    assert sifter.stats().rho_explored is None
-
-
-def test_a_loop_of_ones_own_is_counted(net: Net) -> None:
-    sifter = Sifter(net, exit=1, score="loss", keep=lambda step: 0.5 if step < 2 else 0.25)
-    assert [len(sifter.select(batch).indices) for batch in candidates(3)] == [6, 6, 3]
-    stats = sifter.stats()
-    assert (stats.steps, stats.candidates_seen, stats.samples_trained) == (3, 36, 15)
-
-
-def test_random_picks_alone_can_condemn_a_choice(net: Net) -> None:
-    net.eval()
-    worst = Sifter(
-        net,
-        exit="last",
-        score=lambda z, y: -F.cross_entropy(z, y, reduction="none"),
-        explore=0.5,
-        audit_every=0,
-    )
-    with pytest.warns(SiftingWarning, match="worse than at random"):
-        for x, _ in worst(candidates(310)):
-            net(x)
-
-
 def test_warnings_point_at_the_users_own_line(net: Net) -> None:
     with pytest.warns(SiftingWarning) as seen:
         sifter = Sifter(net, exit="last", score="loss", audit_every=1)
         for batch in candidates(5):
             sifter.select(batch)
     assert seen[0].filename == __file__
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"keep": "half"}, "keep='half': give a number"),
-        ({"trial": 3}, r"trial=3: give a sifting.Trial"),
-        ({"keep": True}, "keep=True"),
-        ({"explore": "some"}, "explore='some': give a number"),
-        ({"forward": 3}, "forward=3 is not callable"),
-        ({"labels": "y"}, "labels='y' is not callable"),
-    ],
-)
-def test_wrong_types_name_the_value(net: Net, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        Sifter(net, **options)
-
-
-def test_repr_tells_what_was_found_out(net: Net, pair: tuple[Tensor, Tensor]) -> None:
-    sifter = Sifter(net, exit=2, score="loss")
-    assert "BlockExit(2 of blocks)" in repr(sifter)
-    assert "found on the first batch" in repr(sifter)
-    sifter.score(pair)
-    assert "logits → labels by cross-entropy; assumed" in repr(sifter)
 
 
 def test_a_model_compiled_in_place_is_scored_and_stays_compiled(net: Net) -> None:
@@ -653,51 +375,6 @@ def test_a_model_compiled_in_place_is_scored_and_stays_compiled(net: Net) -> Non
     call = net._compiled_call_impl
     assert torch.equal(Sifter(net, exit=2, score="loss").score(batch), want)
     assert net._compiled_call_impl is call
-
-
-def test_batches_without_any_label_are_kept_at_random_and_reported() -> None:
-    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL))
-    batch = {**token_batch(), "labels": torch.full((6, 10), -100)}
-    sifter = Sifter(model, exit=1, score="loss")
-    with pytest.warns(SiftingWarning, match="10 batches had no sample with a label"):
-        kept = {tuple(sifter.select(batch).indices.tolist()) for _ in range(12)}
-    assert len(kept) > 1
-
-
-def test_an_audit_without_labels_among_the_kept_does_not_break_the_others() -> None:
-    net = Net()
-    sifter = Sifter(net, exit="last", score="loss", audit_every=1)
-    with pytest.warns(SiftingWarning, match="misclassified"):
-        for i in range(5):
-            x, y = candidates(1)[0]
-            sifter.select((x, torch.full_like(y, -100) if i == 2 else y))
-    assert sifter.stats().misclassified is not None
-
-
-def test_the_random_control_needs_no_exit() -> None:
-    model = nn.Sequential(nn.Linear(8, 5))
-    assert len(Sifter(model, policy="random").select(candidates(1)[0]).indices) == 6
-
-
-def test_observe_wants_a_loss_for_each_sample(net: Net) -> None:
-    sifter = Sifter(net, exit=1, score="loss", explore=0.5)
-    sifter.select(candidates(1)[0])
-    with pytest.raises(ValueError, match=r"each of the 6 samples handed out last, got .*\(\)"):
-        sifter.observe(torch.tensor(1.0))
-
-
-def test_the_audit_log_holds_losses_whatever_the_score(net: Net, tmp_path: Any) -> None:
-    log = tmp_path / "audits.jsonl"
-    x, y = candidates(1)[0]
-    x[4] = torch.nan
-    sifter = Sifter(net, exit=1, score="entropy", audit_every=1, audit_log=log, nonfinite="drop")
-    sifter.select((x, y))
-    line = json.loads(log.read_text())
-    sound = torch.arange(12) != 4
-    early = Sifter(net, exit=1, score="loss").score((x[sound], y[sound]))
-    assert line["early"] == pytest.approx(early.tolist(), rel=1e-4)
-    assert len(line["exact"]) == len(line["scores"]) == 11
-    assert "Infinity" not in log.read_text()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -719,100 +396,6 @@ def test_without_classes_the_default_score_is_the_loss() -> None:
     assert sifter.settings()["score"] == "loss"
 
 
-def test_what_keeps_everything_or_picks_at_random_needs_no_exit() -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(4))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.weight
-
-    data = [(torch.randn(4, 4), torch.arange(4)) for _ in range(2)]
-    for options in ({"keep": 1.0}, {"policy": "random"}):
-        kept = list(Sifter(Odd(), exit=1, **options)(data))
-        assert [len(y) for _, y in kept] == [4, 4]
-
-
-def test_a_loss_that_is_not_the_one_scored_is_warned_of(net: Net) -> None:
-    def trained(loss_fn: Any) -> None:
-        sifter = Sifter(net, exit=1, score="loss", audit_every=0)
-        for x, y in sifter(candidates(3)):
-            loss_fn(net(x), y).backward()
-
-    trained(nn.CrossEntropyLoss())  # a warning would be an error
-    trained(lambda z, y: 3 * F.cross_entropy(z, y))
-    with pytest.warns(SiftingWarning, match="is not the one that is scored|agrees by"):
-        trained(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0, 1.0, 5.0, 1.0])))
-
-
-def test_what_is_trimmed_has_no_part_in_the_judgement(net: Net) -> None:
-    x, y = torch.randn(40, 8), torch.arange(40) % 5
-    trimmed = Sifter(net, exit="last", score="loss", keep=0.5, trim=0.25, audit_every=1)
-    trimmed.select((x, y))
-    assert trimmed.stats().rho_approx > 1.0  # of those that were not trimmed, the highest
-    assert trimmed.stats().recall == 1.0
-
-
-def test_a_warning_advises_what_would_help_this_sifter(net: Net) -> None:
-    assert "exit='tuned'" not in Sifter(net, exit="last").auditor.advice.remedy
-    assert "exit='tuned'" in Sifter(net, exit=1).auditor.advice.remedy
-    assert "TunedExit" in Sifter(net, keep=0.5).auditor.advice.remedy
-    assert "later" not in Sifter(net, exit=4).auditor.advice.remedy  # of 4 blocks
-    assert "earlier" not in Sifter(net, exit=1).auditor.advice.cheaper
-    assert "earlier" not in Sifter(net, exit="input").auditor.advice.cheaper
-
-
-@pytest.mark.parametrize(
-    ("asked", "said", "unsaid"),
-    [
-        ({}, "larger explore= (0.5), trim=0.1, or", "nothing"),
-        ({"trim": 0.2}, "larger explore= (0.5), or", "trim=0.1"),
-        ({"explore": 0.5}, "score='entropy', trim=0.1, or", "explore"),
-    ],
-)
-def test_a_warning_does_not_advise_what_is_done_already(
-    net: Net, asked: dict[str, Any], said: str, unsaid: str
-) -> None:
-    sifter = Sifter(net, exit="last", score="loss", audit_every=1, **asked)
-    with pytest.warns(SiftingWarning, match="misclassified") as heard:
-        for batch in candidates(20):
-            sifter.select(batch)
-    (message,) = [str(one.message) for one in heard if "misclassified" in str(one.message)]
-    assert said in message
-    assert unsaid not in message
-
-
-@pytest.mark.parametrize(
-    ("exit", "cheaper"), [("last", "exit='tuned', or exit=MemoryExit"), (2, r"exit=1\), or")]
-)
-def test_choosing_that_outweighs_training_is_said_once(net: Net, exit: Any, cheaper: str) -> None:
-    """Also where nothing is audited; with the cheaper exit to take."""
-    sifter = Sifter(net, exit=exit, score="loss", audit_every=0)
-    sifter.meter.seconds.update(between=1000.0, scoring=900.0)
-    for x, y in sifter(candidates(101)):  # a warning would be an error
-        F.cross_entropy(net(x), y).backward()
-    sifter.meter.seconds["scoring"] = 1100.0
-    with pytest.warns(
-        SiftingWarning, match=rf"choosing takes 5\d% of the time .*{cheaper}"
-    ) as heard:
-        for x, y in sifter(candidates(202)):
-            F.cross_entropy(net(x), y).backward()
-    assert len(heard) == 1
-
-
-@pytest.mark.parametrize(("scoring", "said"), [(25.0, False), (31.0, True)])
-def test_training_need_not_be_long_where_choosing_is(net: Net, scoring: float, said: bool) -> None:
-    """Where it takes ten times as long, ten seconds of training would be two minutes."""
-    sifter = Sifter(net, exit="last", score="loss", audit_every=0)
-    sifter.meter.seconds.update(between=3.0, scoring=scoring)
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        for x, y in sifter(candidates(101)):
-            F.cross_entropy(net(x), y).backward()
-    assert ["choosing takes 9" in str(one.message) for one in heard] == [True] * said
-
-
 def test_the_objective_is_said_once(net: Net, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO", logger="sifting"):
         sifter = Sifter(net, exit=1, score="loss")
@@ -821,10 +404,3 @@ def test_the_objective_is_said_once(net: Net, caplog: pytest.LogCaptureFixture) 
     (line,) = [record.message for record in caplog.records if record.name == "sifting"]
     assert "logits → labels by cross-entropy" in line
     assert "cross-entropy" in repr(sifter)
-
-
-def test_labels_out_of_range_are_named_on_the_first_batch(net: Net) -> None:
-    x, y = torch.randn(12, 8), torch.arange(12) % 5
-    y[7] = 11
-    with pytest.raises(ValueError, match=r"11"):
-        list(Sifter(net, exit=1, score="entropy")([(x, y)] * 2))

@@ -26,7 +26,8 @@ from sifting.measure.meter import Meter
 from sifting.measure.stats import Stats, reduced
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
-from sifting.model.objective import PerSampleLoss, Score
+from sifting.model.parts import Score
+from sifting.model.sample_losses import PerSampleLoss
 from sifting.parallel.detect import data_parallel, in_use, replicated, sharded, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.selection import scores

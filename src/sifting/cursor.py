@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sifting.data.pooling import PoolPosition
-from sifting.data.position import Draw, IndexPosition, Position
+from sifting.data.position import DrawnStep, IndexPosition, Position
 from sifting.plain import Plain, damaged
 from sifting.step import IdChoice
 
 KINDS: dict[str, Any] = {"batches": Position, "indices": IndexPosition, "pool": PoolPosition}
-Place = Position | IndexPosition | PoolPosition
+LoaderPlace = Position | IndexPosition | PoolPosition
 
 
 class Cursor:
@@ -24,7 +24,7 @@ class Cursor:
     """
 
     def __init__(self) -> None:
-        self.position: Place | None = None
+        self.position: LoaderPlace | None = None
         self.resuming = False
         self.batches_met = 0
 
@@ -41,7 +41,7 @@ class Cursor:
         self.adopt(*self.checked(state))
 
     @staticmethod
-    def checked(state: Any, *, steps: int | None = None) -> tuple[int, Place | None]:
+    def checked(state: Any, *, steps: int | None = None) -> tuple[int, LoaderPlace | None]:
         """What a state says: batches met, and the place.
 
         Args:
@@ -58,7 +58,7 @@ class Cursor:
             raise damaged(f"{inside} steps of an epoch are made, and {steps} in all")
         return found.whole("batches_met"), place
 
-    def adopt(self, batches_met: int, position: Place | None) -> None:
+    def adopt(self, batches_met: int, position: LoaderPlace | None) -> None:
         """Go on from what `checked` found."""
         self.batches_met, self.position = batches_met, position
         self.resuming = position is not None
@@ -85,13 +85,13 @@ class Cursor:
         return {"batches_met": met, "position": own.divided(known, rank, world).to_plain()}
 
 
-def _place(plain: Mapping[str, Any] | None) -> Place | None:
+def _place(plain: Mapping[str, Any] | None) -> LoaderPlace | None:
     if plain is None:
         return None
     found = Plain(plain, "the place in the loader")
     if found.get("kind") not in tuple(KINDS):
         found.refuse("kind", f"one of {', '.join(KINDS)}")
-    place: Place = KINDS[found.get("kind")].from_plain(plain)
+    place: LoaderPlace = KINDS[found.get("kind")].from_plain(plain)
     if isinstance(place, IndexPosition):
         for draw in place.ahead:
             if draw.choice is not None:
@@ -99,7 +99,14 @@ def _place(plain: Mapping[str, Any] | None) -> Place | None:
     return place
 
 
-def choice_of(draw: Draw) -> tuple[IdChoice, bool]:
+def among(place: LoaderPlace) -> str:
+    """What a place is counted in, for people."""
+    if isinstance(place, Position):
+        return "candidate batches"
+    return "indices of a DataLoader" if isinstance(place, IndexPosition) else "pooled batches"
+
+
+def choice_of(draw: DrawnStep) -> tuple[IdChoice, bool]:
     """A choice that was made by IDs, and whether everything is read for it."""
     found = Plain(draw.choice, "a choice made ahead")
     plain = {name: found.get(name) for name in found if name != "everything"}

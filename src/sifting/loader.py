@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from sifting.budget import tokens_in
-from sifting.cursor import Place, choice_of
+from sifting.cursor import LoaderPlace, among, choice_of
 from sifting.data.documents import nothing_to_choose
 from sifting.data.drawing import IndexSource, samples_drawn
 from sifting.data.lookahead import Lookahead
 from sifting.data.pooling import PoolPosition, PoolSource
-from sifting.data.position import Draw, IndexPosition, Position
+from sifting.data.position import DrawnStep, IndexPosition, Position
 from sifting.data.splitting import BatchSource
 from sifting.data.stateful import LOST, order_is_lost
 from sifting.data.stream import plain_indices
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=tuple[Any, ...])
 # A training batch, what is known of it, and the place after it.
-Handed = tuple[Any, Step, Place]
+ReadyBatch = tuple[Any, Step, LoaderPlace]
 
 
 class SiftedLoader:
@@ -107,7 +107,7 @@ class SiftedLoader:
         sifter.observer.end_owed()
         owner = None if sifter.beside is None else sifter.beside.open()
         source = self._handed(resumed)
-        place: Place | None = resumed
+        place: LoaderPlace | None = resumed
         try:
             while sifter.pilot is None or not sifter.pilot.account.over:
                 handed = next(source, None)
@@ -129,13 +129,13 @@ class SiftedLoader:
             if sifter.beside is not None:
                 sifter.beside.close(owner)
 
-    def _check_place(self, resumed: Place | None) -> None:
+    def _check_place(self, resumed: LoaderPlace | None) -> None:
         if isinstance(resumed, PoolPosition) and draws_by_index(self.loader):
             raise ValueError(f"cannot resume in the middle of this epoch: {LOST}")
         wanted = {BatchSource: Position, IndexSource: IndexPosition, PoolSource: PoolPosition}
         if resumed is not None and not isinstance(resumed, wanted[type(self._source)]):
             raise ValueError(
-                f"cannot resume: the state is a place among {_words(resumed)}, and a {type(self.loader).__name__} "
+                f"cannot resume: the state is a place among {among(resumed)}, and a {type(self.loader).__name__} "
                 f"with draws={self.sifter.draws!r} has none such: give the loader and draws= it was saved with"
             )
 
@@ -189,7 +189,7 @@ class SiftedLoader:
             with sifter.meter.time("scoring", sifter.device):
                 beside.begin()
 
-    def _handed(self, resumed: Any) -> Generator[Handed]:
+    def _handed(self, resumed: Any) -> Generator[ReadyBatch]:
         """Every training batch with what is known of it, its candidates counted and timed."""
         source = self._source
         if isinstance(source, BatchSource):
@@ -213,7 +213,7 @@ class SiftedLoader:
                 return
             yield found
 
-    def _of_batches(self, source: BatchSource, resumed: Position | None) -> Iterator[Handed]:
+    def _of_batches(self, source: BatchSource, resumed: Position | None) -> Iterator[ReadyBatch]:
         sifter, meter = self.sifter, self.sifter.meter
         first = resumed is None and meter.counts["candidates_seen"] == 0
         items = self._begun(lambda: source.start(resumed))
@@ -239,7 +239,7 @@ class SiftedLoader:
             for piece, count in source.pieces(candidates, step=step, size=size):
                 yield piece, Step(count), source.place
 
-    def _of_pool(self, source: PoolSource, resumed: PoolPosition | None) -> Iterator[Handed]:
+    def _of_pool(self, source: PoolSource, resumed: PoolPosition | None) -> Iterator[ReadyBatch]:
         sifter, meter = self.sifter, self.sifter.meter
         before = sifter.step - (0 if resumed is None else resumed.steps)
         first = resumed is None and meter.counts["candidates_seen"] == 0
@@ -258,7 +258,9 @@ class SiftedLoader:
             self._go_ahead(items)
             yield made.selection.batch, made, place
 
-    def _of_indices(self, source: IndexSource, resumed: IndexPosition | None) -> Iterator[Handed]:
+    def _of_indices(
+        self, source: IndexSource, resumed: IndexPosition | None
+    ) -> Iterator[ReadyBatch]:
         sifter, meter = self.sifter, self.sifter.meter
         before = sifter.step - (0 if resumed is None else resumed.steps)
         first = resumed is None and meter.counts["candidates_seen"] == 0
@@ -269,20 +271,20 @@ class SiftedLoader:
             sifter.reference.expect(there)
         everywhere = self._plan(before)
 
-        def choose(number: int, ids: list[Any], size: int) -> Draw:
+        def choose(number: int, ids: list[Any], size: int) -> DrawnStep:
             if len(ids) == size:
-                return Draw(ids, size, size, sifts=False)
+                return DrawnStep(ids, size, size, sifts=False)
             # asked each time: an autopilot may change its scorer
             by_id = sifter.exit.by_id or not sifter.rule.policy.scored
             if not by_id or sifter.budget is not None:  # what a sample costs is not known by its ID
-                return Draw(ids, size, len(ids), sifts=True)
-            made = sifter.chooser.by_ids(plain_indices(ids), size)
+                return DrawnStep(ids, size, len(ids), sifts=True)
+            made = sifter.chooser.of_ids.choose(plain_indices(ids), size)
             ordinal = meter.counts["selections"] + source.sifted_ahead + 1
             keep = sifter.schedule.keep_at(before + number)
             audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal)
             read = made.with_candidates(ids) if audited else made.ids
             choice = {**made.to_plain(), "everything": audited}
-            return Draw(read, len(made.ids), len(ids), sifts=True, choice=choice)
+            return DrawnStep(read, len(made.ids), len(ids), sifts=True, choice=choice)
 
         seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(sifter.seed)))
         seed += sifter.step
@@ -304,7 +306,7 @@ class SiftedLoader:
                 choice, everything = choice_of(draw)
                 candidates = draw.candidates if everything else None
                 ids = draw.indices[:candidates]
-                made = sifter.chooser.read(choice, batch, candidates=candidates, ids=ids)
+                made = sifter.chooser.of_ids.read(choice, batch, candidates=candidates, ids=ids)
             else:
                 known_ids = None if apart else draw.indices
                 count = None if apart else draw.size
@@ -315,7 +317,7 @@ class SiftedLoader:
             self._go_ahead(items)
             yield made.selection.batch, made, place
 
-    def _held(self, batch: Any, draw: Draw) -> int:
+    def _held(self, batch: Any, draw: DrawnStep) -> int:
         """How many samples a batch is; what nobody looks at is taken for what was drawn."""
         sifter, keep = self.sifter, self.sifter.schedule.keep
         idle = not sifter.rule.policy.scored or (not callable(keep) and keep == 1)
@@ -342,9 +344,3 @@ class SiftedLoader:
     def _step(self) -> AbstractContextManager[None]:
         """What is open while the user's step runs: here, from one batch to the next."""
         return self.sifter.observer.training(self.sifter.model)
-
-
-def _words(place: Place) -> str:
-    if isinstance(place, Position):
-        return "candidate batches"
-    return "indices of a DataLoader" if isinstance(place, IndexPosition) else "pooled batches"

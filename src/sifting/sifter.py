@@ -37,7 +37,7 @@ from sifting.measure.meter import Meter
 from sifting.measure.stats import Stats
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call, Forward, GetLabels, Ids
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.sampling import RowCount
 from sifting.model.viewing import ViewSize
 from sifting.observer import Observer
@@ -112,8 +112,7 @@ class Sifter:
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
         audit_every: selections between two audits of the choice against exact losses; 0 for
             none. By default as many as make audits cost 1 % of training.
-        audit_log: a file to which each audit's early and exact losses are appended, as JSON
-            lines, for the estimators of `sifting.theory`.
+        audit_log: a file that each audit's early and exact losses are appended to (`sifting.theory`).
         draws: "samples": the loader's batch size is what is trained, and 1/keep times as many
             candidates are drawn from it; "batch": each batch of the loader is the candidates.
         epoch: "steps": as many steps as the loader has batches; "pass": one pass over the
@@ -179,7 +178,7 @@ class Sifter:
         exit, keep = compose.choose_mode(exit, keep, policy)
         compose.check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
         competing = make_competing(exit) if keep == compose.AUTO else None
-        self.model, self.exit = model, competing or make_exit(exit)
+        self.model, self.exit, self._group = model, competing or make_exit(exit), group
         self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
         self.rule = compose.make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
@@ -225,7 +224,7 @@ class Sifter:
             self.exit.bind(self._scorer.model, stack)
         self._scorer.beside = self.beside = make_beside(self._scorer, ahead, auto=bool(self.pilot))
         self._scorer.reuse = make_reuse(self._scorer, reuse, scope=scope, ahead=ahead)
-        self.asked, self._group = self.settings(), group  # before a batch has shown what fits
+        self.asked = self.settings()  # before a batch has shown what fits
         settings = {"seed": seed, **self.asked, "audit_every": audit_every}
         compose.join_ranks(self._scorer, self.auditor, scope, group, settings)
         shared: Any = {"meter": self.meter, "auditor": self.auditor, "pilot": self.pilot}

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sifting.compose import say_changes
 from sifting.cursor import Cursor
-from sifting.exits.beside import Beside
+from sifting.exits.drawn_ahead import DrawnAhead
 from sifting.exits.scoring import DTYPES
 from sifting.measure.meter import Meter
 from sifting.plain import Plain, damaged, generator_state
@@ -60,7 +60,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     settings = _shown_settings(found.inside("settings"))
     asked = _shown_settings(found.inside("asked")) if "asked" in found else settings
     under_way = found.whole("under_way")
-    ahead = Beside.checked(state.get("ahead"), found.inside("exit").content)
+    ahead = DrawnAhead.from_plain(state.get("ahead"), found.inside("exit").content)
     if sifter.pilot is not None and found.get("pilot") is None:
         raise ValueError(
             f"the state was saved with keep={settings.get('keep')!r}, and this sifter is an autopilot "

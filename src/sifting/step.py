@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from sifting.model.prefix import Handed
+from sifting.model.prefix import PrefixStates
 from sifting.plain import Plain
 
 
@@ -72,7 +72,7 @@ class Step:
     members: Any = None
     ids: Sequence[Any] | None = None
     rehearsed: Rehearsed | None = None
-    handed: Handed | None = None
+    handed: PrefixStates | None = None
 
     def of_ids(self, candidates: Sequence[Any]) -> Step:
         """The same step with the IDs of its samples, from those of the candidates."""

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import sifting
+from sifting.advice.observing import advise
 from sifting.autopilot.pacing import Pacing
 from sifting.training.assemble import assemble
 from sifting.training.config import RunConfig
@@ -56,7 +56,7 @@ def test_nothing_is_selected_and_the_plain_run_is_what_it_would_have_been() -> N
     problem, plain = build(), build()
     records: list[Any] = []
     torch.manual_seed(1)
-    advice = sifting.advise(problem, updates=60, effort=2.0, watch=records.append)
+    advice = advise(problem, updates=60, effort=2.0, watch=records.append)
     assert records[-1]["candidates_seen"] == records[-1]["samples_trained"]
     assert advice.seen == 60
     assert advice.phases[-1].batch <= 60
@@ -76,16 +76,14 @@ def test_nothing_is_selected_and_the_plain_run_is_what_it_would_have_been() -> N
 
 
 def test_what_is_learned_on_the_ambiguous_pays_and_noise_does_not() -> None:
-    clean, noise = (
-        sifting.advise(build(noisy=noisy), updates=160, effort=1.0) for noisy in (False, True)
-    )
+    clean, noise = (advise(build(noisy=noisy), updates=160, effort=1.0) for noisy in (False, True))
     assert clean.settings["input", 2].value > 0
     assert not noise.pays
     assert noise.planned == 160
 
 
 def test_a_part_of_the_run_will_do_and_is_said() -> None:
-    advice = sifting.advise(build(), updates=100, part=0.3)
+    advice = advise(build(), updates=100, part=0.3)
     assert advice.seen == 31
     assert advice.phases[-1].batch == 25
     assert any("at 30%" in note for note in advice.notes)
@@ -94,13 +92,13 @@ def test_a_part_of_the_run_will_do_and_is_said() -> None:
 
 def test_without_held_out_samples_it_says_what_it_cannot_tell() -> None:
     problem = replace(build(), held_out=None)
-    advice = sifting.advise(problem, updates=60)
+    advice = advise(problem, updates=60)
     assert any("held_out=" in note for note in advice.notes)
     assert all(row.share is None for phase in advice.phases for row in phase.rows)
 
 
 def test_batches_of_any_size_are_read_at_the_trained_one() -> None:
-    advice = sifting.advise(problems.build(0), updates=60)
+    advice = advise(problems.build(0), updates=60)
     assert advice.seen == 60
 
 
@@ -110,7 +108,7 @@ def test_batches_of_any_size_are_read_at_the_trained_one() -> None:
 )
 def test_wrong_arguments_are_named(wrong: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        sifting.advise(build(), **{"updates": 100, **wrong})
+        advise(build(), **{"updates": 100, **wrong})
 
 
 def test_it_begins_with_the_checkpoint_of_a_run(tmp_path: Path) -> None:
@@ -130,9 +128,7 @@ def test_it_begins_with_the_checkpoint_of_a_run(tmp_path: Path) -> None:
             met.extend(parameter.detach().clone() for parameter in model.parameters())
         return loss(model, batch)
 
-    advice = sifting.advise(
-        replace(problem, loss=first), updates=120, effort=2.0, start=tmp_path / "run"
-    )
+    advice = advise(replace(problem, loss=first), updates=120, effort=2.0, start=tmp_path / "run")
     assert all(torch.equal(a, b) for a, b in zip(met, weights, strict=True))
     assert advice.updates == advice.seen == 60
     assert any("begun at update 60" in note for note in advice.notes)
@@ -142,10 +138,10 @@ def test_a_run_that_is_over_or_of_another_model_is_no_beginning(tmp_path: Path) 
     run = assemble("problem", RunConfig(arm="baseline"), build(), tmp_path / "run", updates=8)
     run.run()
     with pytest.raises(ValueError, match="has made 8 updates, and 8 are planned"):
-        sifting.advise(build(), updates=8, start=tmp_path / "run")
+        advise(build(), updates=8, start=tmp_path / "run")
     other = nn.Linear(16, 2)
     problem = replace(build(), model=other, optimizer=torch.optim.AdamW(other.parameters()))
     with pytest.raises(RunError, match="nothing can begin with the checkpoint"):
-        sifting.advise(problem, updates=16, start=tmp_path / "run")
+        advise(problem, updates=16, start=tmp_path / "run")
     with pytest.raises(RunError, match="not a run folder"):
-        sifting.advise(build(), updates=16, start=tmp_path / "nowhere")
+        advise(build(), updates=16, start=tmp_path / "nowhere")

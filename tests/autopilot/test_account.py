@@ -20,7 +20,7 @@ from sifting.training.assemble import assemble
 from sifting.training.config import RunConfig
 from sifting.training.problem import Problem
 from sifting.training.run_folder import read_run
-from tests.autopilot.test_pilot import BATCH, Points, fingerprint, held_out, looking, make_model
+from tests.helpers.piloted import BATCH, Points, fingerprint, held_out, looking, make_model
 
 UPDATES = 200
 

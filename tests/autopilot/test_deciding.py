@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sifting.autopilot.deciding import AGREES, AS_WELL, ENTER, EPSILON, GAIN, LEAVE, decide
-from sifting.autopilot.options import PLAIN, Judged, Option, PilotDecision
+from sifting.autopilot.options import PLAIN, Judged, Option
 
 INPUT = Option("input", 2)
 GOOD = Judged(INPUT, share=0.8, error=0.02, speedup=1.3)
@@ -78,12 +78,6 @@ def test_reasons_for_leaving_it_off() -> None:
     assert decide([Judged(INPUT)], PLAIN, held_out=False)[1] == "nothing is known yet"
     poor = replace(GOOD, share=0.5, speedup=1.0)
     assert "only 50% (± 2%) of the progress" in decide([poor], PLAIN, held_out=True)[1]
-
-
-def test_decisions_survive_as_plain_values() -> None:
-    made = PilotDecision(7, INPUT, "why", 1.25)
-    assert PilotDecision.from_plain(made.to_plain()) == made
-    assert "kept_loss" not in GOOD.to_plain()
 
 
 BY_LOSS = Judged(

@@ -3,94 +3,29 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 import transformers as hf
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from sifting import Sifter, Trial
 from sifting.autopilot.judging import SURE
-from sifting.autopilot.looks import LookPlan
 from sifting.autopilot.options import PLAIN, Option
-
-BATCH, STEPS = 16, 240
-
-
-def draw(size: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Samples of which half are told apart by one feature, and half only by a product of two."""
-    stream = torch.Generator().manual_seed(seed)
-    x = torch.randn(size, 8, generator=stream)
-    easy = torch.arange(size) % 2 == 0
-    x[:, 0] = torch.where(easy, 3 * x[:, 0].sign(), 0.0)
-    return x, torch.where(easy, x[:, 0] > 0, x[:, 1] * x[:, 2] > 0).long()
-
-
-class Points(Dataset[Any]):
-    """Half of them easy; jittered when they are read."""
-
-    def __init__(self, size: int = 960, *, noisy: bool = False, jitter: float = 0.0) -> None:
-        self.x, self.y = draw(size, seed=3)
-        if noisy:
-            self.y = torch.randint(0, 3, (size,), generator=torch.Generator().manual_seed(5))
-        self.jitter = jitter
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.x[index] + self.jitter * torch.randn(8), self.y[index]
-
-
-def make_model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Linear(8, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 3)
-    )
-
-
-def held_out(size: int = 300) -> list[tuple[Tensor, Tensor]]:
-    x, y = draw(size, seed=4)
-    return list(zip(x.split(50), y.split(50), strict=True))
-
-
-def train(
-    model: nn.Module,
-    batches: Any,
-    *,
-    steps: int = STEPS,
-    optimizer: torch.optim.Optimizer | None = None,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Train some steps, epoch after epoch, giving each batch after its step."""
-    optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-2)
-    done = 0
-    while True:
-        for x, y in batches:
-            loss = F.cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            done += 1
-            yield x, y
-            if done == steps:
-                return
-
-
-def fingerprint(model: nn.Module) -> list[Tensor]:
-    return [tensor.clone() for tensor in (*model.parameters(), *model.buffers())]
-
-
-def looking(sifter: Sifter, *steps: int) -> Sifter:
-    """The sifter with looks at given steps, however few samples there are."""
-    assert sifter.pilot is not None
-    sifter.pilot.held_out.plan_with = lambda size, there: LookPlan(steps, there)
-    sifter.pilot.pacing.cost = 0.01  # as of a model that is worth choosing for
-    return sifter
+from sifting.autopilot.pilot import Pilot
+from tests.helpers.piloted import (
+    BATCH,
+    STEPS,
+    Points,
+    fingerprint,
+    held_out,
+    looking,
+    make_model,
+    train,
+)
 
 
 def test_what_never_selects_is_the_plain_loop_bit_for_bit() -> None:
@@ -283,19 +218,6 @@ def test_batches_that_no_scorer_fits_are_trained_as_they_are() -> None:
     assert sifter.stats().steps == 60
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "message"),
-    [
-        (lambda: Trial(updates=0), ValueError, "updates=0: give the number"),
-        (lambda: Trial(loss=lambda m, b: m(b)), ValueError, "optimizer= is missing"),
-        (lambda: Trial(held_out=3), TypeError, "held_out=3: give batches"),  # type: ignore[arg-type]
-    ],
-)
-def test_bad_trials_are_named(make: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        make()
-
-
 def test_held_out_without_a_batch_is_refused() -> None:
     model = make_model()
     sifter = Sifter(model, trial=Trial(held_out=[], updates=100))
@@ -315,3 +237,11 @@ def test_a_state_of_another_model_is_refused() -> None:
     again = looking(Sifter(other, trial=Trial(held_out=held_out(), updates=100)), 10)
     with pytest.raises(ValueError, match="averaged weights do not fit"):
         again.load_state_dict(state)
+
+
+def test_without_an_exit_and_a_ratio_the_pilot_decides_and_with_one_there_is_none() -> None:
+    pilot = Sifter(make_model()).pilot
+    assert isinstance(pilot, Pilot)
+    assert pilot(0) == 1.0, "everything is trained at first"
+    assert "everything" in pilot.summary()["option"]
+    assert Sifter(make_model(), exit="input", keep=0.5).pilot is None

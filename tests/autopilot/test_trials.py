@@ -17,7 +17,7 @@ from sifting import Sifter
 from sifting.autopilot import pilot as pilots
 from sifting.autopilot.options import Option
 from sifting.autopilot.trial import Trial
-from sifting.autopilot.trials import Outcome, Trials, outcome, piece_length
+from sifting.autopilot.trials import TrialOutcome, Trials, outcome, piece_length
 from sifting.rng import RandomState
 
 STEPS = 24
@@ -200,10 +200,10 @@ def test_an_option_that_harms_is_vetoed_and_not_taken(monkeypatch: pytest.Monkey
         open_ = [one.option for one in judged if one.option.ratio > 1 and not one.vetoed]
         return (open_[0], "open") if open_ else (pilots.PLAIN, "all vetoed")
 
-    worse = Outcome(3, 2, 0.5, 0.2, 0.01)
+    worse = TrialOutcome(3, 2, 0.5, 0.2, 0.01)
     tried: list[Option] = []
 
-    def find(self: Trials, option: Option, *_: Any) -> Outcome:
+    def find(self: Trials, option: Option, *_: Any) -> TrialOutcome:
         tried.append(option)
         return worse
 
@@ -289,7 +289,7 @@ def test_trials_and_looks_together_stay_within_two_percent() -> None:
     ("difference", "error", "harms"), [(0.05, 0.01, True), (0.015, 0.01, False), (-1.0, 0.1, False)]
 )
 def test_harm_is_two_standard_errors(difference: float, error: float, harms: bool) -> None:
-    assert Outcome(40, 2, 1.0, difference, error).harms is harms
+    assert TrialOutcome(40, 2, 1.0, difference, error).harms is harms
 
 
 def test_a_piece_that_diverges_harms_unless_the_plain_one_does_too() -> None:

@@ -34,7 +34,7 @@ TEXT = (
 )
 REPORT = "report"  # what is not trained, and writes too
 WORKLOADS = {
-    "mine": "train tests.training.test_recipe:RECIPE tiny --arm tuned --updates 12 --evaluations 3 "
+    "mine": "train tests.helpers.recipe:RECIPE tiny --arm tuned --updates 12 --evaluations 3 "
     "--audit-every 4",
     "resnet": "train resnet smoke --arm default --batch 10 --images 100 --updates 8 --evaluations 1 "
     "--audit-every 3 --recalibrate 0 --checkpoint-every 2u",

@@ -7,11 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
 
 from sifting import cost
 from sifting.cli import main as cli
-from sifting.parallel.ranks import Share
+from sifting.cli.cost import build_parser
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 LLAMA = {
@@ -48,43 +47,12 @@ def test_the_measured_table_is_met(capsys, path):
         assert found["ratio"] == pytest.approx(row["sifter"], rel=0.25), row["exit"]
 
 
-def test_moved_samples_are_what_chance_moves():
-    generator = torch.Generator().manual_seed(0)
-    for devices, candidates, keep in ((2, 32, 0.5), (8, 64, 0.5), (4, 16, 0.25), (32, 8, 0.5)):
-        moved = []
-        for _ in range(300):
-            total = devices * candidates
-            kept = torch.randperm(total, generator=generator)[: int(keep * total)].sort().values
-            shares = [Share(rank, (candidates,) * devices, kept) for rank in range(devices)]
-            moved.append(sum(sum(share.sent) - share.sent[share.rank] for share in shares))
-        estimate = cost.moved_samples(candidates, keep, devices)
-        assert sum(moved) / len(moved) == pytest.approx(estimate, rel=0.1)
-
-
 def test_a_config_file_gives_the_model_s_own_parameters(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     found = predicted(capsys, tmp_path, "--length", 2048, "--labelled", 1, "--devices", 64)
     assert found["parameters"] == pytest.approx(7.5e9, rel=0.01)  # 8.03e9 with its untied decoder
     assert found["blocks"] == 32
     assert found["gathered_bytes"] == pytest.approx(218e6 * 4, rel=0.05)  # a block of 218 M
-
-
-@pytest.mark.parametrize("make", ["BertForPreTraining", "GPT2LMHeadModel", "LlamaForCausalLM"])
-def test_shapes_are_read_from_configs_as_transformers_writes_them(make, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    model_class = getattr(transformers, make)
-    config = model_class.config_class()
-    config.architectures = [make]
-    config.save_pretrained(tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    shape = cost.shape_of(saved, length=config.max_position_embeddings)
-    with torch.device("meta"):
-        model = model_class(config)
-    untied = config.tie_word_embeddings is False
-    extra = config.vocab_size * config.hidden_size if untied else 0
-    positions = shape.length * shape.hidden if make.startswith("Llama") else 0
-    counted = sum(parameter.numel() for parameter in model.parameters())
-    assert shape.parameters + extra - positions == pytest.approx(counted, rel=0.005)
 
 
 def test_the_report_names_what_it_is_of(capsys):
@@ -196,3 +164,11 @@ def test_a_frozen_prefix_that_is_reused_is_paid_for_once(capsys):
     out = capsys.readouterr().out
     assert "frozen 8" in out
     assert f"adds {reused['added']:.3f} of an update, not {reused['ratio']:.3f}" in out
+
+
+def test_every_option_says_what_it_is(capsys):
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["--help"])
+    said = capsys.readouterr().out
+    for option in ("--exit", "--keep", "--rows", "--frozen", "--ahead", "--devices", "--json"):
+        assert option in said

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 
 from sifting.cli.main import main
+from sifting.cli.reference import ReferenceOptions
 from sifting.exits.reference import ReferenceTable
 
 TARGET = "tests.helpers.problems:build"
@@ -48,3 +50,8 @@ def test_what_cannot_be_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     nowhere = str(tmp_path / "nowhere" / "reference.json")
     assert main(["reference", TARGET, "--out", nowhere]) == 2
     assert "its folder does not exist" in " ".join(capsys.readouterr().err.split())
+
+
+def test_its_own_options_are_where_to_and_whose_weights() -> None:
+    names = {field.name for field in fields(ReferenceOptions)}
+    assert names == {"out", "config", "weights", "set"}

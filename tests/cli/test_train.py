@@ -15,8 +15,8 @@ from sifting.cli import train as cli
 from sifting.training.locks import locked
 from sifting.training.run_folder import read_run
 from sifting.training.run_writer import RunFolder
-from tests.training import test_recipe
-from tests.training.test_recipe import OWN, RECIPE
+from tests.helpers import recipe
+from tests.helpers.recipe import OWN, RECIPE
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -40,7 +40,7 @@ def test_a_run_that_a_signal_stopped_ends_with_the_code_of_the_signal_and_goes_o
 
     command = [OWN, "tiny", "--out", str(tmp_path / "run")]
     with monkeypatch.context() as patch:
-        patch.setattr(test_recipe, "RECIPE", replace(RECIPE, problem=problem))
+        patch.setattr(recipe, "RECIPE", replace(RECIPE, problem=problem))
         assert cli.main(command) == 128 + number
     assert f"stopped by {number.name}; --resume goes on" in capsys.readouterr().err
     assert RunFolder(tmp_path / "run").checkpoints.latest() == 3

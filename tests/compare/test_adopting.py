@@ -13,14 +13,15 @@ from rich.console import Console
 from torch.utils.data import DataLoader
 
 from sifting.compare import calibration
+from sifting.compare.adopting import adopted
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.workload import FunctionWorkload, OwnConfig
 from sifting.integrations.trainer import SiftTrainer
 from sifting.training.run_folder import read_run
 from tests.helpers import hf_trainer, trl_sft
+from tests.helpers.lightning_runs import data
 from tests.helpers.models import Net
 from tests.helpers.trainer_models import Texts, classifier
-from tests.integrations.test_lightning import data
 
 QUIET = Console(quiet=True)
 
@@ -137,3 +138,8 @@ def test_what_cannot_be_compared_is_refused_by_name() -> None:
     problem = problem_of(lambda seed: Silent())
     with pytest.raises(ValueError, match="'hits' is monitored, and validation_step logs other"):
         problem.evaluate(problem.model)
+
+
+def test_what_is_neither_a_trainer_nor_a_module_is_not_adopted() -> None:
+    for made in (3, "text", object(), torch.nn.Linear(2, 2)):
+        assert adopted(made, "build()") is None

@@ -7,7 +7,7 @@ from torch import randint, randn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter
-from sifting.compare.budget import Budget, Work, parse_budget
+from sifting.compare.budget import ArmWork, RunBudget, parse_budget
 from sifting.selection.schedule import Schedule
 from tests.helpers.models import Net
 
@@ -27,11 +27,11 @@ TABLE = {"data": 0.01, "scoring": 1.0, "auditing": 2.0, "forward": 1.0, "backwar
     ],
 )
 def test_budgets_are_read(text: str, kind: Any, amount: float) -> None:
-    assert parse_budget(text) == Budget(kind, amount)
+    assert parse_budget(text) == RunBudget(kind, amount)
 
 
 def test_a_budget_may_be_the_baselines_time() -> None:
-    assert parse_budget("baseline:2000u") == Budget("updates", 2000, of_baseline=True)
+    assert parse_budget("baseline:2000u") == RunBudget("updates", 2000, of_baseline=True)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_work_is_counted_as_the_sifter_does_it(
     for _ in range(updates * accumulate):
         next(batches)
     by_samples = draws == "samples"
-    work = Work(sifter.schedule, 16, accumulate, sifter.auditor.every, by_samples=by_samples)
+    work = ArmWork(sifter.schedule, 16, accumulate, sifter.auditor.every, by_samples=by_samples)
     counts = work.counts(updates)
     assert counts == {name: sifter.meter.counts[name] for name in counts}
 
@@ -87,14 +87,14 @@ def test_work_is_counted_as_the_sifter_does_it(
 def test_a_time_budget_is_spent_and_not_exceeded(
     warmup: float | None, accumulate: int, seconds: float
 ) -> None:
-    work = Work(Schedule(0.5), 32, accumulate, 4, warmup)
+    work = ArmWork(Schedule(0.5), 32, accumulate, 4, warmup)
     updates = work.affordable(TABLE, seconds)
     assert work.seconds(TABLE, updates) <= seconds < work.seconds(TABLE, updates + 1)
 
 
 def test_scoring_costs_updates_and_warm_up_spares_them() -> None:
     plain, sift, warm = (
-        Work(Schedule(keep), 32, audit_every=0, warmup=share).affordable(TABLE, 1000.0)
+        ArmWork(Schedule(keep), 32, audit_every=0, warmup=share).affordable(TABLE, 1000.0)
         for keep, share in ((1.0, None), (0.5, None), (0.5, 0.5))
     )
     assert plain == int(1000 / 3.32)
@@ -104,11 +104,11 @@ def test_scoring_costs_updates_and_warm_up_spares_them() -> None:
 
 def test_a_table_without_an_update_is_refused() -> None:
     with pytest.raises(ValueError, match="without the time of an update"):
-        Work(Schedule(0.5), 32).affordable({"data": 1.0}, 5.0)
+        ArmWork(Schedule(0.5), 32).affordable({"data": 1.0}, 5.0)
 
 
 def test_selection_that_ends_before_the_run_is_not_paid_for_after_it() -> None:
-    work = Work(Schedule(0.5), candidates=8, by_samples=True, warmup=0.25, until=0.75)
+    work = ArmWork(Schedule(0.5), candidates=8, by_samples=True, warmup=0.25, until=0.75)
     counts = work.counts(40)
     assert counts["selections"] == 20  # from the 10th update to the 30th
     assert counts["candidates_seen"] == 20 * 16 + 20 * 8

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from sifting.compare.budget import Work, parse_budget
+from sifting.compare.budget import ArmWork, parse_budget
 from sifting.compare.calibration import Calibration
 from sifting.compare.manifest import Manifest, make_manifest, read_manifest
-from sifting.compare.readings import Reading, doubt_of, tables_of
 from sifting.selection.schedule import Schedule
 from sifting.training.config import RunConfig
 from sifting.training.run_folder import RunError
@@ -28,7 +26,7 @@ def found(*arms: str, slower: float = 1.0) -> Calibration:
     keep = {arm: 1.0 if arm == "baseline" else 0.5 for arm in arms}
     return Calibration(
         tables={a: {k: slower * v for k, v in TABLES[a].items()} for a in arms},
-        work={a: Work(Schedule(keep[a]), round(32 / keep[a]), audit_every=50) for a in arms},
+        work={a: ArmWork(Schedule(keep[a]), round(32 / keep[a]), audit_every=50) for a in arms},
         batches=dict.fromkeys(arms, 32),
         same=dict.fromkeys(arms, "32 samples"),
         rounds=30,
@@ -115,39 +113,3 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path.write_text(json.dumps({**content, "format": 1}))
     with pytest.raises(RunError, match="has format 1, and this release goes on with format 2"):
         read_manifest(tmp_path)
-
-
-def test_the_same_work_has_one_price_and_other_work_its_own() -> None:
-    def reading(forward: list[float], scoring: list[float], batch: int, drawn: int) -> Reading:
-        times: dict[str, Any] = {"backward": [1.0], "optimizer": [1.0]}
-        times.update(forward=forward, scoring=scoring, auditing=[], data=[float(drawn)])
-        return Reading(
-            times, Work(Schedule(batch / drawn), drawn), batch, f"{batch} samples", batch
-        )
-
-    tables = tables_of(
-        {
-            "baseline": reading([1.0, 2.0, 9.0], [], 32, 32),
-            "sift": reading([3.0, 4.0], [5.0, 7.0, 90.0], 32, 64),
-            "large": reading([8.0], [1.0], 64, 64),
-        }
-    )
-    assert tables["baseline"]["forward"] == tables["sift"]["forward"] == 3.0
-    assert tables["large"]["forward"] == 8.0
-    assert tables["sift"]["scoring"] == 7.0
-    assert (tables["baseline"]["scoring"], tables["sift"]["auditing"]) == (0.0, 0.0)
-    assert [tables[arm]["data"] for arm in tables] == [32.0, 64.0, 64.0]
-
-
-def test_noise_that_is_left_in_a_table_is_told() -> None:
-    def reading(scoring: list[float], keep: float) -> Reading:
-        times: dict[str, Any] = {name: [1.0, 1.0] for name in ("forward", "backward", "optimizer")}
-        times.update(scoring=scoring, auditing=[], data=[0.0, 0.0])
-        return Reading(times, Work(Schedule(keep), round(32 / keep)), 32, "same", 32)
-
-    readings = {"baseline": reading([], 1.0), "sure": reading([1.0, 1.0], 0.5)}
-    assert doubt_of(readings) == {"baseline": 0.0, "sure": 0.0}
-    # 4 or 6 seconds an update beside the baseline's 3
-    assert doubt_of({**readings, "unsure": reading([1.0, 3.0], 0.5)})["unsure"] == pytest.approx(
-        0.2
-    )

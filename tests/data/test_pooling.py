@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,23 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from sifting import MemoryExit, Sifter
 from sifting.data.pooling import PoolSource
 from sifting.rng import RandomState
 from tests.helpers.loaders import model, through_a_file
-
-
-class Stream(IterableDataset[Any]):
-    """Numbered samples; the last column is drawn at random when a sample is read."""
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from map(sample, range(22))
-
-
-def sample(i: int) -> tuple[Tensor, Tensor]:
-    return torch.cat([torch.full((4,), float(i)), torch.rand(1)]), torch.tensor(i % 3)
+from tests.helpers.streams import Placed, Stream
 
 
 def walk(batches: Any, stop: int | None = None) -> list[Any]:
@@ -89,26 +78,6 @@ def test_a_resumed_epoch_equals_the_whole_one(stop: int) -> None:
 
 def numbers(batches: Any, stop: int | None = None) -> list[Any]:
     return [[int(row[0]) for row in batch] for batch in walk(batches, stop)]
-
-
-class Placed(Stream):
-    """A stream that can go on from a place, and knows what was read of it."""
-
-    def __init__(self) -> None:
-        self.at, self.start, self.read = 0, 0, list[int]()
-
-    def __iter__(self) -> Iterator[Any]:
-        self.at, self.start = self.start, 0
-        while self.at < 22:
-            self.read.append(self.at)
-            self.at += 1
-            yield sample(self.at - 1)
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.start = state["at"]
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's call

@@ -18,8 +18,10 @@ from torch.utils.data import (
 )
 
 from sifting import Sifter as AnySifter
+from sifting.data.samples import Samples
+from sifting.data.splitting import BatchSource
 from sifting.rng import RandomState
-from tests.data.test_pooling import Placed
+from sifting.selection.schedule import Schedule
 from tests.helpers.loaders import (
     Counted,
     make_loader,
@@ -30,6 +32,7 @@ from tests.helpers.loaders import (
 )
 from tests.helpers.loaders import walk as walk_loader
 from tests.helpers.models import Net
+from tests.helpers.streams import Placed
 
 
 def Sifter(model: Net, **options: Any) -> AnySifter:
@@ -377,6 +380,14 @@ def test_a_loader_that_can_be_fast_forwarded_is_not_replayed(stop: int) -> None:
     assert len(before + after) == len(whole) == 14
     assert all(torch.equal(a, b) for a, b in zip(whole, before + after, strict=True))
     assert fresh.made[0] == {1: 0, 3: 1, 7: 5, 9: 1}[stop]
+
+
+def test_a_batch_is_cut_into_pieces_of_the_kept_size_where_nothing_is_chosen() -> None:
+    source = BatchSource([], Schedule(0.25), Samples())
+    batch = (torch.arange(10.0), torch.arange(10))
+    pieces = [labels.tolist() for (_, labels), _ in source.pieces(batch, step=0, size=10)]
+    assert [y for piece in pieces for y in piece] == list(range(10)), "none is thrown away"
+    assert {len(piece) for piece in pieces} <= {1, 2, 3}
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata's call

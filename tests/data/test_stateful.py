@@ -285,3 +285,20 @@ def test_a_state_some_steps_after_a_snapshot_is_made_exact() -> None:
     assert own.said == ("sampler", "iterator")
     assert fits(own, DataLoader(Counted(), num_workers=2))
     assert not fits(own, DataLoader(Counted()))
+
+
+@pytest.mark.filterwarnings("ignore:.*set_vital.*:UserWarning")
+def test_torchdatas_loader_and_what_is_made_of_it_resume_by_themselves() -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+
+    class Own(stateful):  # type: ignore[misc, valid-type]
+        pass
+
+    assert keeps_its_place(stateful(range(3)))
+    assert keeps_its_place(Own(range(3)))
+    assert not keeps_its_place(DataLoader(range(3)))
+
+    class StatefulDataLoader(DataLoader[Any]):
+        """Of the same name, and somebody else's."""
+
+    assert not keeps_its_place(StatefulDataLoader(range(3)))

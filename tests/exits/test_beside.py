@@ -498,9 +498,12 @@ def test_compiled_models() -> None:
     assert len(used) == STEPS - 2
 
 
-def test_a_state_without_a_thread_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="what was scored ahead has no 'streams'"):
-        Beside.checked({"scores": None, "lessons": {}}, {})
+def test_where_nothing_is_drawn_ahead_there_is_nothing_to_save_or_to_take() -> None:
+    beside = Sifter(make_net(), ahead=1, **EXITS["block"]).beside
+    assert isinstance(beside, Beside)
+    beside.wait()
+    assert beside.state_dict() is None
+    assert beside.take((torch.zeros(2, 8), torch.zeros(2).long())) is None
 
 
 def test_a_loop_left_open_ends_with_the_interpreter_and_says_nothing() -> None:

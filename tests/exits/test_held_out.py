@@ -8,7 +8,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter, TunedExit
-from sifting.reference import HeldOutReference, ReferenceTable
+from sifting.exits.held_out import HeldOutReference
+from sifting.exits.reference import ReferenceTable
 from tests.helpers.documents import TokenModel, documents, padded
 from tests.helpers.models import Net
 

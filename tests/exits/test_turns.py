@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sifting.exits.turns import LOWEST, Turn, side_stream
+from sifting.exits.turns import LOWEST, ThreadTurn, side_stream
 
 
 class Stream:
@@ -46,7 +46,7 @@ def test_the_device_holds_the_step_and_its_host_goes_on(said: list[str]) -> None
     thread = Stream("thread", said)
     batch = torch.zeros(2).as_subclass(OnCuda)
     batch.used = []
-    turn = Turn(thread)
+    turn = ThreadTurn(thread)
     reading, scored = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -74,7 +74,7 @@ def test_the_device_holds_the_step_and_its_host_goes_on(said: list[str]) -> None
 
 
 def test_without_streams_the_host_waits_and_a_failure_lets_it_go() -> None:
-    turn, begun, go = Turn(None), threading.Event(), threading.Event()
+    turn, begun, go = ThreadTurn(None), threading.Event(), threading.Event()
 
     def work() -> None:
         with pytest.raises(ArithmeticError), turn.working(None):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from sifting.training.launch import rank_and_world
-from tests.training.test_recipe import RECIPE as SOUND
+from tests.helpers.recipe import RECIPE as SOUND
 
 TIMES = 3
 

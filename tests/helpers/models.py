@@ -52,6 +52,11 @@ class Net(nn.Module):
         return self.head(self.norm(x))
 
 
+def candidates(count: int = 6, size: int = 12) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Batches that a `Net` takes."""
+    return [(torch.randn(size, 8), torch.randint(0, 5, (size,))) for _ in range(count)]
+
+
 def token_batch(size: int = 6, length: int = 10, vocab: int = 150) -> dict[str, torch.Tensor]:
     """Masked-language-model candidates: a third of the positions labelled, one row padded."""
     ids = torch.randint(5, vocab, (size, length))

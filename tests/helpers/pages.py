@@ -1,4 +1,4 @@
-"""Pages of the documentation, read as tests read them: files, diffs and other code."""
+"""Pages as tests read them: files, diffs and other code of the documentation; text and tags of HTML."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html.parser import HTMLParser
 from pathlib import Path
 from types import ModuleType
 
@@ -57,3 +58,19 @@ def snippet(page: str, section: str, *, line: bool = True) -> str:
         return str(code)
     left_out = "-" if line else "+"
     return "\n".join(row[1:] for row in code.splitlines() if not row.startswith(left_out))
+
+
+class Text(HTMLParser):
+    """The text and tags of a page of HTML."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.text = ""
+        self.tags: list[str] = []
+        self.feed(source)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.append(tag)

@@ -17,6 +17,7 @@ SELECTORS: dict[str, dict[str, Any] | None] = {
     "sift": {"exit": 1, "score": "loss", "policy": "top", "keep": 0.5, "explore": 0.0},
     "tuned": {"exit": "tuned", "score": "entropy", "policy": "top", "keep": 0.5, "explore": 0.25},
 }
+SPEEDS = {"baseline": 1.0, "random-keep": 1.0, "sift": 1.3}
 
 
 def made(
@@ -115,6 +116,14 @@ def write(run: Run, parent: Path) -> Path:
     if run.summary is not None and run.status != "running":
         (path / "summary.json").write_text(json.dumps(run.summary))
     return path
+
+
+def write_comparison(folder: Path) -> Path:
+    """Write three seeds of a baseline, a control and an arm that learns faster; the folder."""
+    for arm, speed in SPEEDS.items():
+        for seed in range(3):
+            write(made(arm, seed, speed=speed, scoring=0.1, noise=0.01, points=8), folder)
+    return folder
 
 
 def seal(path: Path) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
 import numpy as np
 from tokenizers import Tokenizer, models
 
-from sifting.recipes.text.tokens import Tokens
+from sifting.recipes.text.corpus import read_corpus
+from sifting.recipes.text.tokens import TokenizedText
 from sifting.recipes.text.vocabulary import SPECIAL, Vocabulary
 
 NOUNS = ["cat", "dog", "house", "river", "stone", "child", "teacher", "garden", "window", "letter"]
@@ -30,14 +36,28 @@ def wordpiece(size: int = 5000) -> Vocabulary:
     return Vocabulary(tokenizer, "wordpiece", "numbers")
 
 
-def numbered(documents: list[list[int]]) -> Tokens:
+def numbered(documents: list[list[int]]) -> TokenizedText:
     """A corpus from the lengths of its sentences; the tokens of sentence s are all 10 + s."""
     lengths = [n for document in documents for n in document]
     tokens = np.repeat(np.arange(len(lengths)) + 10, lengths).astype(np.uint16)
-    return Tokens(
+    return TokenizedText(
         tokens,
         np.concatenate([[0], np.cumsum(lengths)]),
         np.concatenate([[0], np.cumsum([len(document) for document in documents])]),
         np.arange(len(documents), dtype=np.uint64) << np.uint64(40),
         {},
     )
+
+
+def texts(source: object, **options: Any) -> list[str]:
+    return [text for text, _ in read_corpus(str(source), **options).documents()]
+
+
+def parquet(path: Path, **columns: list[Any]) -> Path:
+    datasets.Dataset.from_dict(columns).to_parquet(str(path))
+    return path
+
+
+def json_lines(path: Path, *records: Any) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path

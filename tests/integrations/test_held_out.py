@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,12 +16,13 @@ from torch.utils.data import DataLoader
 from sifting import Sifter, Trial
 from sifting.autopilot.options import Option
 from sifting.autopilot.trials import Trials
+from sifting.integrations.held_out import EvaluationBatches, untouched
 from sifting.integrations.lightning import SiftCallback
 from sifting.integrations.trainer import SiftMixin
 from sifting.rng import RandomState
 from tests.helpers import hf_trainer, trl_sft
+from tests.helpers.lightning_runs import Module, data
 from tests.helpers.trainer_models import Texts, classifier
-from tests.integrations.test_lightning import Module, data
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sifting.SiftingWarning"),
@@ -237,3 +239,20 @@ def test_lightning_s_trials_need_a_loss_that_logs_nothing(tmp_path: Path, loss: 
             (record,) = callbacks[1].found
             assert (record is None) is (loss is None)
     assert found[0] == found[1]
+
+
+def test_counts_and_lists_of_them_are_put_back_also_after_an_error() -> None:
+    owner = SimpleNamespace(tokens=5, losses={"train": [0.5]}, model=object(), names=("a",))
+    model = owner.model
+    with pytest.raises(KeyError), untouched(owner):
+        owner.tokens += 1
+        owner.losses["train"].append(0.7)
+        raise KeyError
+    assert (owner.tokens, owner.losses, owner.names) == (5, {"train": [0.5]}, ("a",))
+    assert owner.model is model, "what is no plain value is not looked into"
+
+
+def test_only_evaluation_data_of_samples_is_looked_at() -> None:
+    for other in (None, {"a": [1]}, "auto", iter([1])):
+        assert EvaluationBatches.of(SimpleNamespace(eval_dataset=other)) is None
+    assert EvaluationBatches.of(SimpleNamespace(eval_dataset=[1, 2])) is not None

@@ -175,7 +175,7 @@ def test_a_resumed_run_is_the_same(tmp_path: Path) -> None:
         ({"loss_type": ["aot"]}, "loss_type='aot' compares the pairs of a batch"),
         ({"sift": {"keep": "auto"}}, "keep='auto': the autopilot knows samples"),
         ({"sift": {"score": "entropy"}}, "score='entropy': pairs are scored by their loss"),
-        ({"sift": {"exit": TunedExit()}}, "learns from logits and labels"),
+        ({"sift": {"exit": TunedExit()}}, "scores by logits and labels"),
         ({"sift": {"ahead": 1}}, "ahead= and reuse= do not go with pairs"),
         (
             {"sift": {"exit": 1}, "precompute_ref_log_probs": True},

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from sifting.measure.kept_loss import Agreement, agreement, kept_loss
+from sifting.measure.kept_loss import GradientAgreement, agreement, kept_loss
 
 
 def test_kept_loss_by_hand() -> None:
@@ -45,6 +45,6 @@ def test_agreement_is_that_of_the_last_layers_gradients() -> None:
 
 
 def test_what_cannot_be_told_is_not_a_number() -> None:
-    assert math.isnan(Agreement().value)
+    assert math.isnan(GradientAgreement().value)
     assert math.isnan(agreement(torch.zeros(4, 2), None, torch.tensor([0, 1])).value)
-    assert agreement(torch.ones(1, 2), None, torch.tensor([0])) == Agreement()
+    assert agreement(torch.ones(1, 2), None, torch.tensor([0])) == GradientAgreement()

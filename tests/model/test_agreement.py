@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from sifting import Sifter, SiftingWarning
 from sifting.model import parts
+from sifting.model.agreement import compare_losses
+from tests.helpers.plans import plan_of
 
 
 class TwoTasks(nn.Module):
@@ -83,3 +85,15 @@ def test_two_terms_in_another_proportion_are_warned_of(
 
     with pytest.warns(SiftingWarning, match="agrees by"):
         train(doubled)
+
+
+def test_losses_that_differ_by_more_than_noise_are_told_apart() -> None:
+    batch = (torch.randn(6, 3), torch.arange(6) % 4)
+    plan = plan_of(nn.Linear(3, 4), batch)
+    scored = torch.tensor([1.0, 2.0, 3.0])
+    for trained in (2.0, 2.001, 6.0, float("nan")):
+        assert compare_losses(plan, trained, scored).same, "mean, sum, or nothing to compare"
+    found = compare_losses(plan, 2.5, scored)
+    assert not found.same
+    assert "is 2.5" in found.message
+    assert compare_losses(plan, 2.5, scored, 2.5).same, "another reduction of the same losses"

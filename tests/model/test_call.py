@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from sifting import Sifter
+from sifting.model.call import Call, logits_of, loss_of, mask_of
 
 
 class OneArgument(nn.Module):
@@ -152,3 +153,32 @@ def test_samples_along_another_dimension_are_not_taken_for_fewer() -> None:
         Sifter(model, **given).score(times)
     taken = {"batch_size": lambda batch: batch.shape[1], "take": lambda batch, i: batch[:, i]}
     assert Sifter(model, **given, **taken).select(times).batch.shape == (5, 4, 4)
+
+
+def test_labels_are_found_by_their_names_and_in_pairs() -> None:
+    x, y = torch.zeros(4, 3), torch.arange(4)
+    assert set(Call().labels_of((x, y))) == {"labels"}
+    named = {"x": x, "labels": y, "next_sentence_label": y}
+    assert set(Call().labels_of(named)) == {"labels", "next_sentence_label"}
+    own = Call(labels=lambda batch: batch["x"][:, 0])
+    assert torch.equal(own.labels_of(named)["labels"], x[:, 0])
+    assert Call().labels_of(x) == {}
+
+
+def test_ids_are_taken_out_before_the_model_is_called() -> None:
+    batch = {"x": torch.zeros(2, 3), "row": torch.tensor([7, 9])}
+    call = Call(ids="row")
+    assert list(call.ids_of(batch)) == [7, 9]
+    assert set(call.without_ids(batch)) == {"x"}
+    assert set(batch) == {"x", "row"}
+
+
+def test_outputs_of_every_kind_are_read() -> None:
+    z, loss = torch.zeros(4, 5), torch.tensor(2.0)
+    for output in (z, {"logits": z}, (z,), {"loss": loss, "logits": z}, (loss, z)):
+        assert any(torch.equal(found, z) for found in logits_of(output).values())
+    assert loss_of({"loss": loss, "logits": z}) is loss
+    assert loss_of(z) is None
+    mask = torch.ones(4, 6)
+    assert mask_of({"attention_mask": mask}) is mask
+    assert mask_of(z) is None

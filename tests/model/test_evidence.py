@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting import Sifter
+from sifting.model.evidence import MOST_CHECKS, CheckedClasses, telling
+from tests.helpers.plans import plan_of
 
 
 class Weighted(nn.Module):
@@ -103,3 +105,26 @@ def test_a_label_of_no_class_is_named_where_only_the_model_knows_its_loss(
     late.score({"x": x, "labels": labels})
     with pytest.raises(ValueError, match=message):
         late.score({"x": x, "labels": wrong})
+
+
+def test_a_class_is_known_once_samples_differed_in_it() -> None:
+    labels = torch.tensor([[0], [1], [1]])
+    assert telling(labels, labels >= 0, 3).tolist() == [True, True, False]
+    assert telling(labels[1:], labels[1:] >= 0, 3).tolist() == [False] * 3, "all alike tell nothing"
+    nothing = torch.full((2, 1), -100)
+    assert telling(nothing, nothing >= 0, 3).tolist() == [False] * 3
+
+
+def test_what_has_no_class_in_common_with_what_is_known_is_not_added() -> None:
+    x = torch.randn(4, 3)
+    plan = plan_of(nn.Linear(3, 6), (x, torch.tensor([0, 1, 2, 3])))
+    evidence = CheckedClasses()
+    assert not evidence.suffices(plan, (x, torch.tensor([0, 1, 0, 1])))
+    evidence.add(plan, (x, torch.tensor([0, 1, 0, 1])))
+    assert evidence.suffices(plan, (x, torch.tensor([1, 0, 0, 1])))
+    evidence.add(plan, (x, torch.tensor([2, 3, 2, 3])))
+    assert not evidence.suffices(plan, (x, torch.tensor([2, 3, 2, 3])))
+    evidence.add(plan, (x, torch.tensor([1, 2, 3, 3])))
+    assert evidence.suffices(plan, (x, torch.tensor([2, 3, 0, 1])))
+    evidence.checks = MOST_CHECKS
+    assert evidence.suffices(plan, (x, torch.tensor([5, 5, 5, 5]))), "at some point it is enough"

@@ -8,6 +8,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from sifting import Sifter
+from sifting.model.narrow import Narrow, find_narrow, narrowed
 from tests.helpers.models import SMALL, token_batch
 
 
@@ -119,3 +120,17 @@ def test_a_position_that_something_else_is_predicted_from_is_kept() -> None:
     narrow.score(first)
     plain = Sifter(model, exit=1, score="loss", keep=0.5)
     torch.testing.assert_close(narrow.score(second), plain.score(second), rtol=1e-5, atol=1e-5)
+
+
+def test_a_stack_that_cannot_run_in_part_has_no_narrow_way() -> None:
+    from sifting.model.find import find_stack
+    from tests.helpers.plans import plan_of
+
+    model = nn.Sequential(nn.Linear(3, 4), *[nn.Linear(4, 4) for _ in range(3)], nn.Linear(4, 5))
+    batch = (torch.randn(4, 3), torch.arange(4))
+    plan = plan_of(model, batch)
+    with torch.no_grad():
+        found = find_narrow(find_stack(model), 1, plan, model, batch)
+    assert found is None or isinstance(found, Narrow)
+    with narrowed(None, plan) as opened:
+        assert opened is None, "nothing is narrowed"

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from sifting import Sifter
 from sifting.model.call import Call
-from sifting.model.objective import PerSampleLoss, resolve
+from sifting.model.objective import resolve
+from sifting.model.sample_losses import PerSampleLoss
 from tests.helpers.models import SMALL
 
 

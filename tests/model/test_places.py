@@ -13,12 +13,11 @@ from torch import Tensor, nn
 
 from sifting import Sifter
 from sifting.exits.tuned import TunedExit
-from sifting.model.features import pool, stopped_at, stopped_in
-from sifting.model.find import find_stack
+from sifting.model.features import pool, stopped_at
 from sifting.model.no_trace import no_trace
-from sifting.model.places import candidate_places, find_place, structural_place
+from sifting.model.places import find_place, structural_place
 from sifting.model.stack import StackError
-from tests.helpers.models import SMALL, Net, token_batch
+from tests.helpers.models import Net
 
 
 class Basic(nn.Module):
@@ -198,23 +197,6 @@ def test_a_tuned_exit_works_at_the_place(
     assert sifter.select((x, y)).indices.shape == (3,)
 
 
-def test_shares_are_those_of_the_multiplications() -> None:
-    """Against sums worked out by hand, for two samples."""
-    model = Plain()
-    x = torch.randn(IMAGES)
-    work = [
-        2 * 14 * 14 * 4 * 3 * 9,
-        2 * 12 * 12 * 32 * 4 * 9,
-        2 * 32 * 36 * 32,
-        2 * 32 * 5,
-    ]
-    with no_trace(model):
-        places = candidate_places(model, lambda: model(x), size=2)
-    assert [place.path for place in places] == ["conv1", "conv2", "fc1"]
-    for i, place in enumerate(places):
-        assert place.share == pytest.approx(sum(work[: i + 1]) / sum(work))
-
-
 def test_a_dear_suggestion_gives_way_to_a_cheap_place() -> None:
     model = Vgg()
     x = torch.randn(IMAGES)
@@ -257,79 +239,6 @@ def test_a_network_of_one_layer_has_no_place() -> None:
         find_place(model, lambda: model(x))
 
 
-def test_frozen_layers_and_positions_are_no_places() -> None:
-    class Positioned(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.frozen = nn.Linear(4, 4).requires_grad_(False)
-            self.positions = nn.Embedding(1, 4)
-            self.hidden, self.out = nn.Linear(4, 64), nn.Linear(64, 64)
-
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.frozen(x) + self.positions(torch.zeros(len(x), dtype=torch.long))
-            return self.out(self.hidden(x))
-
-    model = Positioned()
-    x = torch.randn(2, 4)
-    with no_trace(model):
-        assert [p.path for p in candidate_places(model, lambda: model(x))] == ["hidden"]
-
-
-def test_features_of_a_stack_need_no_chain() -> None:
-    class Joined(nn.Module):
-        """Norms between the blocks: no head can be reached, and features can be had."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
-            self.norms = nn.ModuleList([nn.LayerNorm(8) for _ in range(3)])
-
-        def forward(self, x: Tensor) -> Tensor:
-            for block, norm in zip(self.blocks, self.norms, strict=True):
-                x = norm(x + block(x))
-            return x
-
-    model = Joined()
-    x = torch.randn(2, 8)
-    stack = find_stack(model, "blocks")
-    with torch.no_grad():
-        with pytest.raises(StackError):
-            stack.check_chain(lambda: model(x))
-        second = model.norms[0](x + model.blocks[0](x))
-        got = stopped_in(stack, 2, lambda: model(x))
-        torch.testing.assert_close(got, model.blocks[1](second))
-
-
-def test_features_in_shared_and_in_summed_stacks() -> None:
-    albert = hf.AlbertForMaskedLM(
-        hf.AlbertConfig(**SMALL, embedding_size=16, num_hidden_groups=2)
-    ).eval()
-    ids = token_batch()["input_ids"]
-    with torch.no_grad():
-        want = albert(input_ids=ids, output_hidden_states=True).hidden_states
-        for k in (1, 2, 3):
-            got = stopped_in(find_stack(albert), k, lambda: albert(input_ids=ids))
-            torch.testing.assert_close(got, want[k])
-
-    class Summed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
-
-        def forward(self, x: Tensor) -> Tensor:
-            for block in self.blocks:
-                x = x + block(x)
-            return x.tanh()
-
-    model = Summed()
-    x = torch.randn(2, 8)
-    stack = find_stack(model)
-    with torch.no_grad():
-        stack.check_chain(lambda: model(x))
-        got = stopped_in(stack, 1, lambda: model(x))
-        torch.testing.assert_close(got, x + model.blocks[0](x))
-
-
 class Listed(nn.Module):
     """Stages as lists of blocks: lists have no forward, and the model walks through them itself."""
 
@@ -363,3 +272,10 @@ def test_the_default_exit_finds_a_place_in_lists_of_lists(widths: tuple[int, ...
     again.load_state_dict(sifter.state_dict())
     again.select((torch.randn(12, 8), torch.arange(12) % 3))
     assert again.exit.place == place
+
+
+def test_the_model_itself_may_be_the_stack() -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3)))
+    sifter = Sifter(model, keep=0.5)
+    sifter.select((torch.randn(12, 8), torch.arange(12) % 3))
+    assert sifter.exit.place == "0"

@@ -9,37 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sifting.model.agreement import compare_gradients, compare_losses, reduced, verify
-from sifting.model.call import Call, logits_of
-from sifting.model.parts import rows_of, score_rows
-from sifting.model.plan import Plan, probe_rows
-from sifting.model.sample_losses import PerSampleLoss
-
-
-def plan_of(model: nn.Module, batch: Any, loss_fn: Any = None, **options: Any) -> Plan:
-    loss = None if loss_fn is None else PerSampleLoss(loss_fn)
-    with torch.no_grad():
-        return Plan.resolve(Call(), model.eval(), batch, loss, **options)
-
-
-class Language(nn.Module):
-    def __init__(self, **options: Any) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.table, self.head, self.options = nn.Embedding(20, 8), nn.Linear(8, 20), options
-
-    def forward(self, ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
-        z = self.head(self.table(ids))
-        if labels is None:
-            return {"logits": z}
-        loss = F.cross_entropy(z[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), **self.options)
-        return {"logits": z, "loss": loss}
-
-
-def text(rows: int = 4) -> dict[str, Tensor]:
-    ids = torch.randint(0, 20, (rows, 6), generator=torch.Generator().manual_seed(0))
-    return {"ids": ids, "labels": ids}
-
+from sifting.model.agreement import compare_gradients, compare_losses, reduced
+from sifting.model.call import logits_of
+from sifting.model.plan import Plan
+from tests.helpers.plans import Language, plan_of, text
 
 X, Y = torch.randn(8, 3), torch.arange(8) % 4
 
@@ -76,77 +49,6 @@ def test_the_default_score_suits_the_objective(
     plan = plan_of(model, batch, loss_fn)
     assert plan.default_score() == score
     plan.check_score(score)
-
-
-def test_losses_of_the_users_own() -> None:
-    model = nn.Linear(3, 4)
-
-    def losses(model: nn.Module, batch: Any) -> Tensor:
-        return (model(batch[0]) - 1).square().mean(dim=1)
-
-    plan = plan_of(model, (X, Y), losses=losses)
-    assert plan.kind == "losses"
-    assert plan.default_score() == "loss"
-    with torch.no_grad():
-        found = plan.exact_losses(model, (X, Y))
-        torch.testing.assert_close(found, losses(model, (X, Y)))
-    assert found is not None
-    assert not found.requires_grad
-    assert plan.losses(model(X), (X, Y)) is None
-    with pytest.raises(ValueError, match="score='entropy' needs logits"):
-        plan.check_score("entropy")
-    by_class = plan_of(model, (X, Y), losses=losses, score="entropy")
-    by_class.check_score("entropy")
-    assert by_class.kind == "losses"
-
-
-@pytest.mark.parametrize("wrong", [torch.zeros(()), torch.zeros(8, 2), 1.0])
-def test_losses_must_be_one_a_sample(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"losses= gave .* for 8 samples: .*\(8,\)"):
-        plan_of(nn.Linear(3, 4), (X, Y), losses=lambda model, batch: wrong)
-
-
-def test_one_loss_is_enough() -> None:
-    with pytest.raises(ValueError, match="loss_fn= and losses= both"):
-        plan_of(nn.Linear(3, 4), (X, Y), nn.MSELoss(), losses=lambda m, b: X[:, 0])
-
-
-def unsure(logits_NC: Tensor, labels_N: Tensor | None) -> Tensor:
-    return 1 - logits_NC.softmax(-1).max(-1).values
-
-
-def whole(logits: Tensor, labels: Tensor) -> Tensor:
-    return unsure(logits, labels).mean(dim=1)
-
-
-def test_score_functions_of_rows_and_of_whole_samples_are_told_apart() -> None:
-    model, batch = Language(), text()
-    plan = plan_of(model, batch)
-    with torch.no_grad():
-        assert plan.for_score(unsure, model, batch).by_rows
-        assert not plan.for_score(whole, model, batch).by_rows
-        assert not plan.for_score("entropy", model, batch).by_rows
-        assert not plan.for_score(lambda z, y: z[0], model, batch).by_rows
-
-        def said(z: Tensor, y: Tensor) -> Tensor:
-            return whole(z, y)
-
-        said.of_rows = True  # type: ignore[attr-defined]
-        assert plan.for_score(said, model, batch).by_rows
-        values: list[Tensor] = []
-        plan.each_part(
-            model, batch, lambda part, found, y: values.append(plan.score(part, found, y, unsure))
-        )
-        z = model(batch["ids"])["logits"]
-    torch.testing.assert_close(values[0], whole(z[:, :-1], batch["labels"]))
-
-
-def test_a_score_function_of_rows_must_give_one_a_row() -> None:
-    part = plan_of(nn.Linear(3, 4), (X, Y)).parts[0]
-    with pytest.raises(
-        ValueError, match=r"gave \(8, 4\) for 8 rows: return a tensor of shape \(8,\)"
-    ):
-        score_rows(rows_of(part, torch.zeros(8, 4), Y), lambda z, y: z)
 
 
 # Is what is trained what is scored?
@@ -226,34 +128,21 @@ def test_values_of_trained_and_scored_losses() -> None:
         assert compare_losses(own, trained, scored, reduced(own, {"logits": z}, batch)).same
 
 
-def test_what_two_samples_cannot_tell_more_can() -> None:
-    batch = text(6)
-    batch["labels"] = torch.full((6, 6), 7)
-    batch["labels"][5] = 3
-    model = Language(weight=torch.tensor([1.0] * 3 + [9.0] + [1.0] * 16))
-    plan = plan_of(model, {name: value[:2] for name, value in batch.items()})
-    assert plan.kind == "parts"
-    with (
-        torch.no_grad(),
-        pytest.raises(ValueError, match=r"the model's own loss of 6 samples is .*class weights"),
-    ):
-        verify(plan, model, batch)
-    good = Language()
-    with torch.no_grad():
-        verify(plan_of(good, text(2)), good, batch)
-
-
-def test_rows_that_tell_most_are_tried() -> None:
-    def rows(labels: Tensor) -> list[int] | None:
-        found = probe_rows(Call(), (torch.zeros(len(labels), 3), labels))
-        return None if found is None else found.tolist()
-
-    assert rows(torch.tensor([1, 1, 1, 2, 1])) == [0, 1, 3]
-    assert rows(torch.tensor([1, 2, 1, -1])) == [0, 1, 3]
-    padded = torch.arange(20).reshape(4, 5) + 1
-    padded[2, 3:] = 0
-    assert rows(padded + 1000 * (padded > 0)) == [0, 1, 2]
-    padded[3, 1] = 255
-    assert rows(padded) == [0, 1, 2, 3]
-    assert rows(torch.full((4,), -100)) is None
-    assert rows(torch.tensor([[1.0, 0], [0, 1.0], [1.0, 1.0]])) == [0, 2]
+def test_a_plan_says_by_what_losses_are_found() -> None:
+    batch = (torch.randn(8, 3), torch.arange(8) % 4)
+    model = nn.Linear(3, 4)
+    kinds = {
+        "parts": plan_of(model, batch),
+        "loss_fn": plan_of(model, batch, F.cross_entropy),
+        "losses": plan_of(model, batch, losses=lambda m, b: m(b[0])[:, 0]),
+    }
+    for kind, plan in kinds.items():
+        assert isinstance(plan, Plan)
+        assert plan.kind == kind
+        with torch.no_grad():
+            found = plan.exact_losses(model, batch)
+        assert (found is None) == (kind == "parts"), "those are to be had from the parts"
+        assert found is None or found.shape == (8,)
+    output = model(batch[0])
+    found = kinds["parts"].losses(output, batch)
+    torch.testing.assert_close(found, F.cross_entropy(output, batch[1], reduction="none"))

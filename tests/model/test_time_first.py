@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting import Sifter
+from sifting.model.call import Call
+from sifting.model.time_first import refuse_time_first
 
 IDS_TB, LABELS_TB = torch.randint(0, 20, (5, 8)), torch.randint(0, 4, (5, 8))
 
@@ -57,3 +59,25 @@ def test_the_remedies_of_that_message() -> None:
 def test_tokens_that_know_nothing_of_each_other_are_samples_along_the_first() -> None:
     model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 4))
     assert len(Sifter(model, exit="last", score="loss").score((IDS_TB, LABELS_TB))) == 5
+
+
+def test_only_a_model_that_mixes_rows_and_not_columns_is_refused() -> None:
+    x = torch.randn(5, 3, 4)
+    rnn = nn.RNN(4, 4)
+
+    class First(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return rnn(x)[0]
+
+    class Last(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return rnn(x.transpose(0, 1))[0].transpose(0, 1)
+
+    with torch.no_grad():
+        for model, refused in ((First(), True), (Last(), False)):
+            given = {"logits": model(x)}
+            if refused:
+                with pytest.raises(ValueError, match="samples lie along the second"):
+                    refuse_time_first(Call(), model, x, given)
+            else:
+                refuse_time_first(Call(), model, x, given)

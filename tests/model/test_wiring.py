@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from sifting import Sifter
 from sifting.model.find import find_stack
 from sifting.model.stack import StackError
+from sifting.model.wiring import Wiring, broken_link, steps_of
 
 WIDTH, CLASSES = 8, 3
 
@@ -263,3 +264,27 @@ def test_low_precision(name: str) -> None:
         want = F.cross_entropy(model.logits_at(x, 2).float(), y, reduction="none")
     got = Sifter(model, exit=2, score="loss", stack="blocks").score((x, y))
     torch.testing.assert_close(got.float(), want, rtol=2e-2, atol=2e-2)
+
+
+def test_a_chain_hands_each_output_to_the_next_block() -> None:
+    blocks = [nn.Linear(3, 3) for _ in range(3)]
+
+    def run() -> torch.Tensor:
+        x = torch.randn(2, 3)
+        for block in blocks:
+            x = block(x)
+        return x
+
+    with torch.no_grad():
+        steps = steps_of([(block, block) for block in blocks], run)
+    assert len(steps) == 3
+    assert broken_link(steps, itself=True) is None
+
+    def broken() -> torch.Tensor:
+        x = blocks[0](torch.randn(2, 3))
+        return blocks[2](blocks[1](x * 2))
+
+    with torch.no_grad():
+        steps = steps_of([(block, block) for block in blocks], broken)
+    assert broken_link(steps, itself=True) is not None
+    assert isinstance(Wiring(), Wiring)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from sifting import Sifter
+from sifting.parallel.ranks import Share, even_count
 from tests.helpers.processes import run_ranks, start_ranks
 from tests.parallel.scripts import (
     ahead,
@@ -63,3 +64,26 @@ def test_a_rank_whose_peer_has_died_says_so(tmp_path: Path) -> None:
     assert ended.returncode != 0
     assert "rank 0 of 2 got no answer while" in ended.stderr
     assert "another rank has ended" in ended.stderr
+
+
+def test_kept_samples_are_dealt_out_evenly_and_in_order() -> None:
+    kept = torch.tensor([0, 1, 2, 9, 10, 11])
+    shares = [Share(rank, (8, 8, 8), kept) for rank in range(3)]
+    assert [share.mine for share in shares] == [slice(0, 2), slice(2, 4), slice(4, 6)]
+    assert [share.leaving.tolist() for share in shares] == [[0, 1, 2], [1, 2, 3], []]
+    for one in shares:
+        for other in shares:
+            assert one.sent[other.rank] == other.received[one.rank]
+    assert sum(sum(share.received) for share in shares) == len(kept)
+
+
+def test_what_ranks_say_of_their_own_reaches_who_trains_it() -> None:
+    kept = torch.tensor([1, 6, 2, 7])  # dealt by what they cost: not in ascending order
+    said = ["1 of 0", "2 of 0", "6 of 1", "7 of 1"]  # each rank's own, rank 0's first
+    found = [Share(rank, (4, 4), kept, (2, 2)).among(said) for rank in range(2)]
+    assert found == [["1 of 0", "6 of 1"], ["2 of 0", "7 of 1"]]
+
+
+def test_counts_are_made_even_within_what_there_is() -> None:
+    assert [even_count(n, (4, 4)) for n in (1, 2, 3, 8)] == [2, 2, 4, 8]
+    assert even_count(9, (5, 4)) == 8

@@ -5,9 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sifting.theory import LeastSquares, LogisticRegression, rho_gaussian, rho_sphere
-from sifting.theory._order import mean_of_largest, mean_of_largest_square, panels, top_weights
-from sifting.theory.sphere import largest_residual_square
+from sifting.theory import LeastSquares, LogisticRegression, rho_sphere
 
 LEAST_SQUARES = [
     LeastSquares(),
@@ -19,42 +17,6 @@ LEAST_SQUARES = [
 ]
 LOGISTIC = [LogisticRegression(), LogisticRegression(dim=2, signal=1)]
 IDS = [f"{type(p).__name__}-{p.dim}" for p in LEAST_SQUARES + LOGISTIC]
-
-
-def test_order_weights_are_those_of_all_subsets():
-    for n, R in [(5, 2), (7, 3), (6, 6), (4, 1), (300, 150)]:
-        weights = top_weights(n, R)
-        assert weights.sum() == pytest.approx(1)
-        assert np.all(weights[: R - 1] == 0)
-    assert mean_of_largest(np.array([5.0, 1.0, 3.0, 2.0]), 3) == pytest.approx((5 * 3 + 3) / 4)
-
-
-def test_quadrature_panels_take_square_roots_at_their_edges():
-    x, w = panels([0, 1, 4], 8)
-    assert w @ np.sqrt(np.abs(x - 1)) == pytest.approx(2 / 3 + 2 / 3 * 3**1.5, abs=1e-12)
-    # |z| is 2 surely: every maximum of squares is 4
-    value = mean_of_largest_square(lambda t: np.where(t < 2, 1.0, 0.0), [0, 2, 3], 5)
-    assert value == pytest.approx(4, abs=1e-12)
-
-
-@pytest.mark.parametrize("R", [2, 5, 100])
-def test_rho_on_spheres_against_closed_forms(R):
-    assert rho_sphere(R, 1) == 1
-    assert rho_sphere(R, 3) == pytest.approx(3 * R / (R + 2), abs=1e-10)  # U is uniform
-    assert rho_sphere(R, 10**7) == pytest.approx(rho_gaussian(R, 0, 1), rel=1e-5)
-    assert np.all(np.diff(rho_sphere(R, [1, 2, 3, 5, 10, 100])) > 0)
-
-
-def test_residuals_with_label_noise_meet_both_limits():
-    R, d = 4, 5
-    only_noise = largest_residual_square([0.0], [1.0], 2.0, d, R)
-    assert only_noise == pytest.approx(4 * rho_gaussian(R, 0, 1), rel=1e-9)
-    none = largest_residual_square([1.0], [1.0], 0.0, d, R)
-    little = [largest_residual_square([1.0], [1.0], s, d, R) for s in (1e-4, 4e-3, 1e-2)]
-    assert little[0] == pytest.approx(none, rel=1e-6)
-    assert little[1] == pytest.approx(none, rel=1e-3)
-    assert none < little[0] < little[1] < little[2]
-    assert largest_residual_square([0.0, 0.0], [0.5, 0.5], 0.0, d, R) == 0
 
 
 @pytest.mark.parametrize("problem", LEAST_SQUARES + LOGISTIC, ids=IDS)

@@ -13,39 +13,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter, checksums, files
 from sifting.training.checkpoints import Found
 from sifting.training.engine import Diverged, Engine
-from sifting.training.problem import Pace, Task
+from sifting.training.problem import Pace
 from sifting.training.run_folder import RunError, read_run
 from sifting.training.run_writer import RunFolder
-from tests.helpers.models import Net
+from tests.helpers import killed_run
+from tests.helpers.engines import ARMS, KILLED, PACE, build
 from tests.helpers.processes import Started
-
-
-def loss(model: nn.Module, batch: Any) -> Tensor:
-    return F.cross_entropy(model(batch[0]), batch[1])
-
-
-def build(folder: RunFolder, *, pace: Pace, arm: dict[str, Any], pause: float = 0.0) -> Engine:
-    torch.manual_seed(0)
-    model = Net()
-    data = TensorDataset(torch.randn(96, 8), torch.randint(0, 5, (96,)))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=pace.updates)
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        model.eval()
-        time.sleep(pause)
-        with torch.no_grad():
-            x, y = data.tensors
-            return {"accuracy": float((model(x).argmax(1) == y).double().mean())}
-
-    loader = DataLoader(data, batch_size=16, shuffle=True)
-    task = Task(model, optimizer, loader, loss, evaluate, schedule)
-    return Engine(task, Sifter(model, **{"draws": "batch", **arm}), pace, folder)
 
 
 def reopened(path: Path, *, pace: Pace, arm: dict[str, Any]) -> Engine:
@@ -57,14 +34,6 @@ def reopened(path: Path, *, pace: Pace, arm: dict[str, Any]) -> Engine:
 
 # random labels are learned by heart here, and the library says so
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
-
-ARMS: list[dict[str, Any]] = [
-    {"keep": 1.0},
-    {"exit": 1, "score": "loss", "warmup_steps": 4, "audit_every": 0},
-    {"exit": "tuned", "audit_every": 5},
-]
-PACE = Pace(updates=40, log_every=5, evaluate_every=10, checkpoint_every=7, clip=1.0)
-KILLED = Pace(updates=40, log_every=5, evaluate_every=1, checkpoint_every=3)
 
 
 def weights(engine: Engine) -> list[Tensor]:
@@ -280,7 +249,7 @@ def test_bf16_autocast_trains_and_scores_in_bf16(tmp_path: Path) -> None:
 
 
 def launch(folder: Path, pause: float) -> Started:
-    return Started([Path(__file__).with_name("killed_run.py"), folder, pause])
+    return Started([killed_run.__file__, folder, pause])
 
 
 def wait_for(folder: Path, step: int) -> None:

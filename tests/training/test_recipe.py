@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +10,10 @@ import pytest
 
 from sifting.cli import train as cli
 from sifting.training.config import RunConfig
-from sifting.training.recipe import RECIPES, Recipe, find_recipe
+from sifting.training.recipe import RECIPES, find_recipe
 from sifting.training.run_folder import read_run
-from tests.helpers.problems import build
-
-
-@dataclass(frozen=True)
-class Mine(RunConfig):
-    blow: int = 0
-    samples: int = 256
-
-
-# a user's own recipe, as `sift train tests.training.test_recipe:RECIPE` imports it
-RECIPE: Recipe[Mine, int] = Recipe(
-    name="mine",
-    about="a small net",
-    presets={"tiny": Mine(updates=8, evaluations=2)},
-    read=lambda config: config.samples,
-    problem=lambda config, data: build(config.seed, blow=config.blow),
-    updates=lambda config, data: data // config.batch,
-    data_settings=("samples",),
-)
-OWN = "tests.training.test_recipe:RECIPE"
-NUMBER = 7
+from tests.helpers import recipe
+from tests.helpers.recipe import OWN, RECIPE, Mine
 
 
 def test_a_recipe_of_ones_own_is_trained_by_its_path(
@@ -52,8 +33,8 @@ def test_a_recipe_of_ones_own_is_trained_by_its_path(
         ([OWN], f"name a preset after `sift train {OWN}`: tiny"),
         ([OWN, "--out", "x"], f"name a preset after `sift train {OWN}`: tiny"),
         ([OWN, "huge", "--out", "x"], "has no preset 'huge'; it has: tiny"),
-        (["tests.training.test_recipe:ABSENT", "tiny"], "is not there"),
-        (["tests.training.test_recipe:NUMBER", "tiny"], "is a int, and must be a sifting.training"),
+        (["tests.helpers.recipe:ABSENT", "tiny"], "is not there"),
+        (["tests.helpers.recipe:NUMBER", "tiny"], "is a int, and must be a sifting.training"),
         (["no_such_module:RECIPE", "tiny"], "'no_such_module' cannot be imported"),
         (["resnet", "--out", "x"], "name a preset after `sift train resnet`: paper, small, smoke"),
     ],
@@ -71,7 +52,7 @@ def test_a_command_that_fails_leaves_no_folder(
     def unreadable(config: Mine) -> int:
         raise ValueError("no such data")
 
-    monkeypatch.setattr(sys.modules[__name__], "RECIPE", replace(RECIPE, read=unreadable))
+    monkeypatch.setattr(recipe, "RECIPE", replace(RECIPE, read=unreadable))
     out = tmp_path / "deep" / "run"
     assert cli.main([OWN, "tiny", "--out", str(out)]) == 2
     assert "no such data" in capsys.readouterr().err

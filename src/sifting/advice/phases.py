@@ -19,10 +19,10 @@ ARMS = {
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Range:
     """A number with an interval.
 
-    >>> str(Estimate(0.21, 0.15, 0.26))
+    >>> str(Range(0.21, 0.15, 0.26))
     '21 % (15 to 26)'
     """
 
@@ -55,17 +55,17 @@ class Row:
     agreement: float | None = None
     share: float | None = None
     error: float | None = None
-    speedup: Estimate | None = None
+    speedup: Range | None = None
 
     @property
-    def saving(self) -> Estimate | None:
+    def saving(self) -> Range | None:
         """Share of the phase's time that it is predicted to save."""
         if self.speedup is None:
             return None
         low, value, high = (
             _saved(s) for s in (self.speedup.low, self.speedup.value, self.speedup.high)
         )
-        return Estimate(value, low, high)
+        return Range(value, low, high)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Phase:
     batch: int
     rows: tuple[Row, ...]
     option: str
-    speedup: Estimate
+    speedup: Range
     why: str
 
 
@@ -110,8 +110,8 @@ class Advice:
     updates: int
     seen: int
     phases: tuple[Phase, ...]
-    auto: Estimate
-    settings: Mapping[tuple[str, int], Estimate] = field(default_factory=dict)
+    auto: Range
+    settings: Mapping[tuple[str, int], Range] = field(default_factory=dict)
     trials: tuple[Mapping[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class Advice:
         }
 
 
-def _plain(found: Estimate) -> dict[str, float]:
+def _plain(found: Range) -> dict[str, float]:
     return {"saving": found.value, "low": found.low, "high": found.high}
 
 
@@ -221,22 +221,22 @@ def _rows(record: Mapping[str, Any], explore: float) -> Iterable[Row]:
             speedup(min(1.0, share + k * error), ratio=key[1], explore=explore) / (1 + cost)
             for k in (-SURE, 0.0, SURE)
         )
-        yield replace(row, share=share, error=error, speedup=Estimate(value, low, high))
+        yield replace(row, share=share, error=error, speedup=Range(value, low, high))
 
 
-def _expected(record: Mapping[str, Any], option: tuple[str, int], rows: Sequence[Row]) -> Estimate:
+def _expected(record: Mapping[str, Any], option: tuple[str, int], rows: Sequence[Row]) -> Range:
     """The speed-up of what the autopilot would do; no interval where no share tells."""
     if option[1] == 1:
-        return Estimate(1.0, 1.0, 1.0)
+        return Range(1.0, 1.0, 1.0)
     value = float(record["speedup"])
     known = next((row for row in rows if (row.scorer, row.ratio) == option), None)
     if known is None or known.speedup is None:
-        return Estimate(value, 1.0, value)
+        return Range(value, 1.0, value)
     spread = known.speedup.high - known.speedup.value, known.speedup.value - known.speedup.low
-    return Estimate(value, value - spread[1], value + spread[0])
+    return Range(value, value - spread[1], value + spread[0])
 
 
-def whole_run(phases: Sequence[Phase], speedups: Sequence[Estimate | None]) -> Estimate:
+def whole_run(phases: Sequence[Phase], speedups: Sequence[Range | None]) -> Range:
     """Saving over a whole run, from what is expected after each look until the next.
 
     The last look stands for the rest of the run, and where nothing is known everything is trained.
@@ -246,7 +246,7 @@ def whole_run(phases: Sequence[Phase], speedups: Sequence[Estimate | None]) -> E
         speedups: after the look at the end of each phase; None where nothing is known.
     """
     if not phases:
-        return Estimate(0.0, 0.0, 0.0)
+        return Range(0.0, 0.0, 0.0)
     ends = [phase.last for phase in phases[1:]] + [1.0]
     lengths = [end - phase.last for phase, end in zip(phases, ends, strict=True)]
     before = phases[0].last
@@ -258,7 +258,7 @@ def whole_run(phases: Sequence[Phase], speedups: Sequence[Estimate | None]) -> E
             spent += length / rate
         return 1 - spent
 
-    return Estimate(saved("value"), saved("low"), saved("high"))
+    return Range(saved("value"), saved("low"), saved("high"))
 
 
 def make_advice(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sifting.autopilot.options import LADDER, Option
-from sifting.measure.kept_loss import Agreement, agreement, kept_loss
+from sifting.measure.kept_loss import GradientAgreement, agreement, kept_loss
 
 FADE = 0.95  # weight of what is known beside the next step's
 FEWEST = 8  # steps before anything is concluded from them
@@ -24,7 +24,7 @@ class Evidence:
 
     def __init__(self) -> None:
         self.kept: dict[Option, tuple[float, float]] = {}  # sum and weight
-        self.agreements: dict[Option, Agreement] = {}
+        self.agreements: dict[Option, GradientAgreement] = {}
         self.counts: dict[str, int] = {}
 
     def add(
@@ -58,7 +58,7 @@ class Evidence:
                 kept_K = scores_B.argsort(descending=True, stable=True)[:count]
                 features = None if features_BH is None else features_BH[sound_B]
                 new = agreement(errors_BC[sound_B], features, kept_K)
-                known = self.agreements.get(option, Agreement())
+                known = self.agreements.get(option, GradientAgreement())
                 self.agreements[option] = known.faded(FADE) + new
 
     def kept_loss(self, option: Option) -> float | None:
@@ -86,7 +86,8 @@ class Evidence:
         self.counts = {str(name): int(count) for name, count in state["counts"].items()}
         self.kept = {Option(s, int(r)): (float(a), float(b)) for s, r, a, b in state["kept"]}
         self.agreements = {
-            Option(s, int(r)): Agreement(*map(float, rest)) for s, r, *rest in state["agreements"]
+            Option(s, int(r)): GradientAgreement(*map(float, rest))
+            for s, r, *rest in state["agreements"]
         }
 
     @classmethod
@@ -98,7 +99,7 @@ class Evidence:
                 known = whole.kept.get(option, (0.0, 0.0))
                 whole.kept[option] = known[0] + total, known[1] + weight
             for option, value in part.agreements.items():
-                whole.agreements[option] = whole.agreements.get(option, Agreement()) + value
+                whole.agreements[option] = whole.agreements.get(option, GradientAgreement()) + value
             for scorer, count in part.counts.items():
                 whole.counts[scorer] = max(whole.counts.get(scorer, 0), count)
         return whole

@@ -215,7 +215,7 @@ class Pieces:
         batch = self.scorer.moved(draws.read(ids))
         found = self.scorer.rehearse(batch, None, learn=False)
         if option.scorer == PREDICTED:
-            found = predict(self.scorer, batch, found, ids, note=False)
+            found = predict(self.scorer, self.exit, batch, found, ids, note=False)
         chosen = self._choose(found.get(option.scorer, torch.zeros(len(ids))), size)
         rows = torch.tensor(chosen, device=self.scorer.device)
         return samples.take(batch, rows, size=len(ids)), plain_indices([ids[i] for i in chosen])

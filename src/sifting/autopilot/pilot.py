@@ -158,7 +158,7 @@ class Pilot:
         if any(len(found) != len(losses_B) for found in scores.values()):
             return
         self._arrived(scores.get(self.exit.looks), losses_B, met.new_B)
-        scores = {**scores, **predict(self.scorer, batch, scores, ids)}
+        scores = {**scores, **predict(self.scorer, self.exit, batch, scores, ids)}
         errors_BC = None
         plan = self.scorer.plan
         if (

@@ -14,6 +14,7 @@ from sifting.exits.scoring import Scorer
 
 def predict(
     scorer: Scorer,
+    exit: AutoExit,
     batch: Any,
     scores: Mapping[str, Tensor],
     ids: Sequence[Any] | None,
@@ -24,16 +25,16 @@ def predict(
 
     Args:
         scorer: of an autopilot.
+        exit: its exit, which has the predictor.
         batch: that was rehearsed.
         scores: that rehearsing it gave.
         ids: of its samples, where they are known.
         note: whether its exact losses will be learned from.
     """
-    assert isinstance(scorer.exit, AutoExit)
-    scores_B = scores.get(scorer.exit.looks)
+    scores_B = scores.get(exit.looks)
     if scores_B is None or scorer.plan is None or batch is None:
         return {}
     moved = scorer.moved(batch)
     with torch.no_grad():
-        found_B = scorer.exit.predicted(scorer.plan, scorer.model, moved, scores_B, ids, note=note)
+        found_B = exit.predicted(scorer.plan, scorer.model, moved, scores_B, ids, note=note)
     return {} if found_B is None else {PREDICTED: found_B}

@@ -27,7 +27,7 @@ LASTS = 1.5  # what was found holds until the run is so many times as long
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """What a trial found.
 
     Attributes:
@@ -50,7 +50,7 @@ class Outcome:
     def harms(self) -> bool:
         """Whether the option is behind beyond noise, or diverged where the plain piece did not.
 
-        >>> Outcome(40, 2, 0.5, 0.05, 0.01).harms, Outcome(40, 2, 0.5, 0.01, 0.01).harms
+        >>> TrialOutcome(40, 2, 0.5, 0.05, 0.01).harms, TrialOutcome(40, 2, 0.5, 0.01, 0.01).harms
         (True, False)
         """
         if not math.isfinite(self.loss):
@@ -63,7 +63,7 @@ class Outcome:
         return self.harms or self.difference <= 0
 
 
-def outcome(plain_KM: Tensor, option_KM: Tensor, *, updates: int) -> Outcome:
+def outcome(plain_KM: Tensor, option_KM: Tensor, *, updates: int) -> TrialOutcome:
     """Compare held-out losses after pieces, sample by sample.
 
     >>> plain = torch.tensor([[1.0, 2.0], [1.2, 2.2]])
@@ -79,7 +79,7 @@ def outcome(plain_KM: Tensor, option_KM: Tensor, *, updates: int) -> Outcome:
         error += float(differences_KM.mean(dim=0).var()) / samples
     if draws > 1:
         error += float(differences_KM.mean(dim=1).var()) / draws
-    return Outcome(
+    return TrialOutcome(
         updates,
         draws,
         float(plain_KM.double().mean()),
@@ -191,12 +191,12 @@ class Trials:
         step: int,
         size: int,
         ranks: Ranks | None,
-    ) -> Outcome | None:
+    ) -> TrialOutcome | None:
         """Pieces of both kinds, draw by draw, until the difference is settled or time is spent."""
         pair = ((PLAIN, updates), (option, max(1, round(updates / (1 + cost)))))
         found: dict[Option, list[Tensor]] = {which: [] for which, _ in pair}
         longer: dict[float, list[Tensor]] = {length: [] for length in self.lengths}
-        result: Outcome | None = None
+        result: TrialOutcome | None = None
         with self.pieces.open() as aside:
             for draw in range(MOST_DRAWS):
                 if draw >= DRAWS:

@@ -126,8 +126,8 @@ def page(name: str, result: Result, note: str | None) -> str:
     )
     if equal == "time" and any(arm.startswith("auto") for arm in result["arms"]):
         alike += (
-            " The autopilot makes the baseline's updates, or its share of them, and is charged what it spends "
-            "beside them."
+            " The autopilot plans the baseline's updates, ends sooner by what it gains, and is charged what it "
+            "spends beside them."
         )
     rates = "One learning rate serves all arms."
     if result["rates"]:

@@ -103,7 +103,11 @@ def result_of(folder: Path) -> dict[str, Any] | None:
             "overall": verdict["overall"],
             "arms": {arm["name"]: _figures(arm) for arm in verdict["arms"]},
             "plan": {
-                arm: {"updates": row["updates"], "seconds": row["seconds"]}
+                arm: {
+                    "updates": row["updates"],
+                    "made": _updates_made(by_arm[arm]),
+                    "seconds": row["seconds"],
+                }
                 for arm, row in manifest["arms"].items()
                 if arm in by_arm
             },
@@ -132,6 +136,12 @@ def _figures(arm: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("role", "runs", "finished", "failed", "mean", "std", "reached")
     estimates = ("difference", "control_difference", "time_ratio", "cost")
     return {**{k: arm[k] for k in kept}, **{k: arm[k] for k in estimates}, "p": arm["p"]}
+
+
+def _updates_made(runs: Sequence[Run]) -> float | None:
+    """By the runs that ended, on average: an autopilot may end sooner than was planned."""
+    made = [run.summary["updates"] for run in runs if run.summary and "updates" in run.summary]
+    return statistics.fmean(made) if made else None
 
 
 def _finals(runs: Sequence[Run], metric: str) -> dict[str, float]:

@@ -149,7 +149,7 @@ def arm_rows(result: Result) -> list[list[str]]:
                 NONE if known is None or arm == protocol.BASELINE else time_cell(result, arm),
                 worth_cell(result, arm),
                 NONE if known is None or known["cost"] is None else f"{known['cost']['value']:.2f}",
-                f"{result['plan'][arm]['updates']:,}",
+                f"{result['plan'][arm]['made'] or result['plan'][arm]['updates']:,.0f}",
                 NONE if rate is None else f"{rate:g}",
                 str(len(finals)),
             ]

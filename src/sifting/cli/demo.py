@@ -20,7 +20,7 @@ import torch
 from sifting.bench.tasks import digits
 from sifting.bench.tasks.common import Data
 from sifting.bench.tasks.fashion import with_random_labels
-from sifting.bench.tasks.rows import Rows
+from sifting.bench.tasks.rows import TaskRows
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.workload import FunctionWorkload, OwnConfig
 from sifting.measure.stats import SiftingWarning
@@ -58,10 +58,10 @@ def problem(seed: int, *, wrong: float = 0.0) -> Problem:
     return digits.problem(config, Data(train, held_out, data.test, data.classes))
 
 
-def _relabelled(rows: Rows, share: float) -> Rows:
+def _relabelled(rows: TaskRows, share: float) -> TaskRows:
     """The same images, some of their labels drawn anew: also of what is held out, as one would have it."""
     pixels, labels = rows.tensors_N
-    return Rows(pixels, with_random_labels(labels, share), ready=rows.ready)
+    return TaskRows(pixels, with_random_labels(labels, share), ready=rows.ready)
 
 
 TASKS: dict[str, tuple[str, Callable[..., Problem]]] = {

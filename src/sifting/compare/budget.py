@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sifting.measure.audit import default_period
 from sifting.measure.clocks import COUNTED, of_update, repetitions
 from sifting.selection.schedule import Schedule, candidate_count
-from sifting.training.amounts import Kind, parse_amount
+from sifting.training.amounts import AmountKind, parse_amount
 
 STEPWISE = ("candidates_seen", "selections", "audits")  # what a step has, as `Work.steps` gives it
 UNDERSTOOD = (
@@ -18,7 +18,7 @@ UNDERSTOOD = (
 
 
 @dataclass(frozen=True)
-class Budget:
+class RunBudget:
     """What every arm may spend.
 
     Attributes:
@@ -28,13 +28,13 @@ class Budget:
         of_all: whether it is the time of all runs together.
     """
 
-    kind: Kind
+    kind: AmountKind
     amount: float
     of_baseline: bool = False
     of_all: bool = False
 
 
-def parse_budget(text: str) -> Budget:
+def parse_budget(text: str) -> RunBudget:
     """A budget from what a user writes.
 
     >>> parse_budget("15m").amount
@@ -57,11 +57,11 @@ def parse_budget(text: str) -> Budget:
         raise ValueError(f"budget={text!r}: after 'baseline:' give updates, e.g. baseline:2000u")
     if prefix == "total" and kind != "seconds":
         raise ValueError(f"total={amount!r}: give the time of all runs together, e.g. 2h")
-    return Budget(kind, number, of_baseline=prefix == "baseline", of_all=prefix == "total")
+    return RunBudget(kind, number, of_baseline=prefix == "baseline", of_all=prefix == "total")
 
 
 @dataclass(frozen=True)
-class Work:
+class ArmWork:
     """How an arm goes through its candidates.
 
     Attributes:
@@ -120,7 +120,7 @@ class Work:
     def counts(self, updates: int) -> dict[str, int]:
         """Candidates, selections and audits of a run, as `charged` takes them.
 
-        >>> Work(Schedule(0.5, warmup_steps=2), candidates=8, audit_every=2).counts(6)
+        >>> ArmWork(Schedule(0.5, warmup_steps=2), candidates=8, audit_every=2).counts(6)
         {'candidates_seen': 40, 'selections': 4, 'audits': 2}
         """
         steps = self.steps(updates)
@@ -137,7 +137,7 @@ class Work:
     def affordable(self, table: Mapping[str, float], seconds: float) -> int:
         """The most updates whose time by a table of costs is within a number of seconds.
 
-        >>> work = Work(Schedule(0.5), candidates=8)
+        >>> work = ArmWork(Schedule(0.5), candidates=8)
         >>> work.affordable({"forward": 1.0, "backward": 2.0, "scoring": 1.0}, 10.0)
         2
 

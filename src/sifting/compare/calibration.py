@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from sifting.compare.budget import Work
+from sifting.compare.budget import ArmWork
 from sifting.compare.readings import Reading, doubt_of, tables_of
 from sifting.compare.workload import Workload, seed_all
 from sifting.measure.clocks import COUNTED, OPERATIONS
@@ -54,7 +54,7 @@ class Calibration:
     """
 
     tables: dict[str, dict[str, float]]
-    work: dict[str, Work]
+    work: dict[str, ArmWork]
     batches: dict[str, int]
     same: dict[str, str]
     rounds: int
@@ -146,7 +146,7 @@ class Rehearsal:
         # nobody knows what an autopilot will select: it makes the plain loop's updates, charged the rest
         piloted = self.engine.sifter.pilot is not None
         schedule, audits = (Schedule(1.0), 0) if piloted else (self.schedule, self.audit_every)
-        work = Work(
+        work = ArmWork(
             schedule,
             round(problem.batch / keep),
             config.accumulate,

@@ -19,7 +19,7 @@ from sifting import files
 from sifting.compare.harness import BASELINE, Comparison, prepare, run_shown
 from sifting.compare.live import show_plan, tell
 from sifting.compare.manifest import Manifest, with_evaluations
-from sifting.compare.tables import NOTE, Entry, GridTable
+from sifting.compare.tables import NOTE, GridField, GridTable
 from sifting.compare.turns import PlannedRun
 from sifting.compare.workload import RecipeWorkload
 from sifting.log import each_line_once
@@ -150,7 +150,7 @@ class Grid:
         """A table as in the paper, from the runs that are over."""
         test = self.workload.data(plan.configs[BASELINE])[1]
         entries = {
-            (lr, arm): Entry.of(
+            (lr, arm): GridField.of(
                 [
                     read_run(run.path)
                     for run in (

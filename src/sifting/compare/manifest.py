@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sifting import checksums
-from sifting.compare.budget import Budget
+from sifting.compare.budget import RunBudget
 from sifting.compare.calibration import Calibration
 from sifting.compare.turns import PlannedRun
 from sifting.measure.clocks import UPDATE, of_update
@@ -48,7 +48,7 @@ def folder_name(arm: str, taken: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlannedArm:
     """An arm of a comparison.
 
     Attributes:
@@ -85,7 +85,7 @@ class Manifest:
     workload: str
     asked: str
     budget: Mapping[str, Any]
-    arms: Mapping[str, Row]
+    arms: Mapping[str, PlannedArm]
     calibrations: tuple[Mapping[str, Any], ...]
     evaluation: float
     checkpoint_bytes: int = 0
@@ -152,7 +152,7 @@ def read_manifest(out: Path) -> Manifest | None:
             workload=content["target"],
             asked=content["asked"],
             budget=content["budget"],
-            arms={arm: Row(**row) for arm, row in content["arms"].items()},
+            arms={arm: PlannedArm(**row) for arm, row in content["arms"].items()},
             calibrations=tuple(content["calibrations"]),
             evaluation=float(content["evaluation"]),
             checkpoint_bytes=int(content.get("checkpoint_bytes", 0)),
@@ -167,7 +167,7 @@ def make_manifest(
     *,
     workload: str,
     asked: str,
-    budget: Budget,
+    budget: RunBudget,
     configs: Mapping[str, RunConfig],
     found: Calibration,
     seeds: int = 1,
@@ -218,7 +218,7 @@ def make_manifest(
             raise ValueError(_too_small(asked, arm, updates, config.evaluations))
         folder = folder_name(arm, {name: row.folder for name, row in arms.items()})
         seconds = work.seconds(table, updates)
-        arms[arm] = Row(folder, plain(config), table, found.same[arm], updates, seconds)
+        arms[arm] = PlannedArm(folder, plain(config), table, found.same[arm], updates, seconds)
     calibration = {
         "arms": list(tables),
         "rounds": found.rounds,

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from sifting.compare.budget import Work
+from sifting.compare.budget import ArmWork
 from sifting.measure.clocks import OPERATIONS, UPDATE, of_update
 
 SPAN = 200  # updates whose time is compared to see how much noise is left
@@ -17,7 +17,7 @@ class Reading:
     """Times of an arm's operations, one for each round."""
 
     times: Mapping[str, Sequence[float]]
-    work: Work
+    work: ArmWork
     batch: int
     same: str
     samples: int  # of an update

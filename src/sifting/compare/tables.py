@@ -45,7 +45,7 @@ def at_chance(accuracy: float, *, chance: float, tests: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Entry:
+class GridField:
     """One field of a table.
 
     Attributes:
@@ -59,7 +59,7 @@ class Entry:
     planned: int
 
     @classmethod
-    def of(cls, runs: Sequence[Run], *, chance: float, tests: int, planned: int) -> Entry:
+    def of(cls, runs: Sequence[Run], *, chance: float, tests: int, planned: int) -> GridField:
         """From run folders that are over, diverged or not."""
         found = [
             float(run.summary["final"]["accuracy"])
@@ -103,7 +103,7 @@ class GridTable:
     title: str
     rows: tuple[float, ...]
     columns: tuple[str, ...]
-    entries: Mapping[tuple[float, str], Entry]
+    entries: Mapping[tuple[float, str], GridField]
     updates: Mapping[str, int]
 
     def bold(self, row: float, column: str) -> bool:

@@ -120,7 +120,7 @@ class Turn:
         self.status = self.engine.finish()
 
 
-Watch = Callable[[PlannedRun, Mapping[str, Any]], None]
+WatchRun = Callable[[PlannedRun, Mapping[str, Any]], None]
 
 
 def run_in_turns(
@@ -129,7 +129,7 @@ def run_in_turns(
     *,
     block: int | None = None,
     keep_finished: bool = False,
-    watch: Watch | None = None,
+    watch: WatchRun | None = None,
     ended: Callable[[PlannedRun, str], None] | None = None,
 ) -> str | None:
     """Train groups of runs one after the other, the runs of a group in turns.
@@ -181,7 +181,7 @@ def _stop_all(turns: Sequence[Turn], reason: str) -> None:
             turn.stop(reason)
 
 
-def _start(workload: Workload, run: PlannedRun, watch: Watch | None) -> Turn:
+def _start(workload: Workload, run: PlannedRun, watch: WatchRun | None) -> Turn:
     try:
         turn = Turn(workload, run)
     except RunError as error:

@@ -20,7 +20,7 @@ from sifting.cost.flops import (
 )
 from sifting.cost.memory import CHUNK, scoring_bytes, update_bytes
 from sifting.cost.prediction import PredictedCost, moved_samples, predict
-from sifting.cost.shapes import BERT_BASE, Head, Shape, shape_of
+from sifting.cost.shapes import BERT_BASE, HeadKind, Shape, shape_of
 
 __all__ = [
     "BERT_BASE",
@@ -30,7 +30,7 @@ __all__ = [
     "PAPER_SCORING_HOURS",
     "UPDATE",
     "Flops",
-    "Head",
+    "HeadKind",
     "PredictedCost",
     "Shape",
     "forward_flops",

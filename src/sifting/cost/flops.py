@@ -11,7 +11,7 @@ from typing import Literal
 
 from sifting.cost.shapes import Shape, check_exit, check_share, check_whole
 
-Rows = int | Literal["labelled"]
+ScoredRows = int | Literal["labelled"]
 
 # forwards that a forward and a backward are worth: the backward has two products for one
 UPDATE = 3
@@ -92,7 +92,7 @@ def seen_flops(
     *,
     exit: int | None = 1,
     labelled: float = 0.15,
-    rows: Rows | None = None,
+    rows: ScoredRows | None = None,
     view: int | None = None,
 ) -> Flops:
     """FLOPs of scoring one sequence by as much of it as is looked at.
@@ -168,7 +168,7 @@ def scoring_flops(
     *,
     exit: int | None = 1,
     labelled: float = 0.15,
-    rows: Rows | None = None,
+    rows: ScoredRows | None = None,
     view: int | None = None,
 ) -> float:
     """FLOPs of scoring candidates at an exit, with the head only where labels are.
@@ -195,7 +195,7 @@ def scoring_ratio(
     exit: int | None = 1,
     keep: float = 0.5,
     labelled: float = 0.15,
-    rows: Rows | None = None,
+    rows: ScoredRows | None = None,
     view: int | None = None,
 ) -> float:
     """FLOPs of scoring all candidates over those of the update on the kept ones.

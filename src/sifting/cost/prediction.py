@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sifting.cost.flops import Rows, scoring_flops, scoring_ratio, update_flops
+from sifting.cost.flops import ScoredRows, scoring_flops, scoring_ratio, update_flops
 from sifting.cost.memory import scoring_bytes, update_bytes
 from sifting.cost.shapes import Shape
 from sifting.selection.schedule import kept_count
@@ -63,7 +63,7 @@ def predict(
     exit: int | None = 1,
     keep: float = 0.5,
     labelled: float = 0.15,
-    rows: Rows | None = None,
+    rows: ScoredRows | None = None,
     view: int | None = None,
     frozen: int = 0,
     reuse: bool = False,
@@ -163,7 +163,7 @@ def predict(
 
 
 def _check_ways(
-    *, rows: Rows | None, view: int | None, reuse: bool, ahead: int, idle: float
+    *, rows: ScoredRows | None, view: int | None, reuse: bool, ahead: int, idle: float
 ) -> None:
     """Raise where these do not go together, as a sifter does."""
     if ahead not in (0, 1):

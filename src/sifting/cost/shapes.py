@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Head = Literal["mlm", "lm"]
+HeadKind = Literal["mlm", "lm"]
 GATED = ("llama", "mistral", "mixtral", "qwen", "gemma", "phi3", "olmo", "smollm", "granite")
 
 
@@ -52,7 +52,7 @@ class Shape:
     vocab: int
     heads: int
     length: int
-    head: Head = "mlm"
+    head: HeadKind = "mlm"
     gated: bool = False
     key_value_heads: int | None = None
     head_width: int | None = None

@@ -64,7 +64,7 @@ def _is_row_of_tokens(member: Any) -> bool:
     return whole and member.ndim == 2 and member.shape[0] == 1 and member.shape[1] > 1
 
 
-class Span(NamedTuple):
+class DocumentSpan(NamedTuple):
     """Where a document is: its row, its first token and the token after its last."""
 
     row: int
@@ -72,11 +72,11 @@ class Span(NamedTuple):
     stop: int
 
 
-def documents(batch: Any) -> list[Span] | None:
+def documents(batch: Any) -> list[DocumentSpan] | None:
     """The documents of a packed batch, row by row; None where rows are samples as ever.
 
     >>> documents({"input_ids": torch.arange(5)[None], "position_ids": torch.tensor([[0, 1, 2, 0, 1]])})
-    [Span(row=0, start=0, stop=3), Span(row=0, start=3, stop=5)]
+    [DocumentSpan(row=0, start=0, stop=3), DocumentSpan(row=0, start=3, stop=5)]
     >>> documents({"input_ids": torch.zeros(2, 3), "position_ids": torch.arange(3).expand(2, 3)})
 
     A document of one token at the end of a row, with no label, is padding: collators pad so, and
@@ -226,13 +226,13 @@ def _valid(batch: Mapping[Any, Any], starts_BT: Tensor) -> Tensor:
     return torch.ones_like(starts_BT) if mask is None else mask
 
 
-def _spans(starts_BT: Tensor, valid_BT: Tensor, batch: Mapping[Any, Any]) -> list[Span]:
+def _spans(starts_BT: Tensor, valid_BT: Tensor, batch: Mapping[Any, Any]) -> list[DocumentSpan]:
     masked = _mask(batch, starts_BT) is not None
     labels = batch.get("labels")
     if not isinstance(labels, Tensor) or labels.shape[:2] != starts_BT.shape:
         labels = None
     length = starts_BT.shape[1]
-    spans: list[Span] = []
+    spans: list[DocumentSpan] = []
     for row, (starts_T, valid_T) in enumerate(zip(starts_BT.cpu(), valid_BT.cpu(), strict=True)):
         begins = (starts_T & valid_T).nonzero().squeeze(1).tolist()
         if not begins:
@@ -244,7 +244,7 @@ def _spans(starts_BT: Tensor, valid_BT: Tensor, batch: Mapping[Any, Any]) -> lis
                 f"again: {REMEDY}"
             )
         ends = [*begins[1:], stop]
-        found = [Span(row, start, end) for start, end in zip(begins, ends, strict=True)]
+        found = [DocumentSpan(row, start, end) for start, end in zip(begins, ends, strict=True)]
         while not masked and found and found[-1].stop - found[-1].start == 1:
             unlabelled = labels is None or bool((labels[row, found[-1].start] == IGNORED).all())
             if not unlabelled:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sifting.data.documents import nothing_to_choose
 from sifting.data.generators import Streams, chain_of, restore_generators, states_of
-from sifting.data.position import Draw, IndexPosition
+from sifting.data.position import DrawnStep, IndexPosition
 from sifting.data.samples import Samples
 from sifting.data.stateful import (
     Beginning,
@@ -25,21 +25,21 @@ from sifting.data.stateful import (
     forget,
     settled,
 )
-from sifting.data.stream import IndexStream, Note
+from sifting.data.stream import IndexStream, OrderNote
 from sifting.data.twin import StatefulIndexSampler, give_back, lend, sampler_of, twin_of
 from sifting.rng import RandomState
 
 # Plans a step: its number in the epoch, its size -> how many candidates, or the step's own size.
-Plan = Callable[[int, int], int]
+CandidatePlan = Callable[[int, int], int]
 # Makes a choice by index: the step's number, the candidates, its size -> what to read.
-Choose = Callable[[int, list[Any], int], Draw]
+Choose = Callable[[int, list[Any], int], DrawnStep]
 
 
-def samples_drawn(samples: Samples, batch: Any, draw: Draw, *, by_id: str = "") -> int:
+def samples_drawn(samples: Samples, batch: Any, draw: DrawnStep, *, by_id: str = "") -> int:
     """How many samples a batch is, of those that were drawn; raises where that cannot be worked with.
 
     >>> import torch
-    >>> samples_drawn(Samples(), torch.zeros(3, 8), Draw([4, 2, 9, 7], 2, 4, sifts=True))
+    >>> samples_drawn(Samples(), torch.zeros(3, 8), DrawnStep([4, 2, 9, 7], 2, 4, sifts=True))
     3
 
     A row of the data set may hold several documents, each a sample of its own; a collate function
@@ -63,7 +63,7 @@ def samples_drawn(samples: Samples, batch: Any, draw: Draw, *, by_id: str = "") 
     return found
 
 
-def count_steps(samples: int, size: int, plan: Plan) -> int:
+def count_steps(samples: int, size: int, plan: CandidatePlan) -> int:
     """Steps that a number of candidates makes.
 
     >>> count_steps(10, 2, lambda step, size: 2 * size)
@@ -96,7 +96,7 @@ class IndexSource:
         self._stateful = isinstance(self.sampler, StatefulIndexSampler)
         self._stream: IndexStream | None = None
         # what was drawn and not handed out, and where the loader's own order would be after it
-        self._queue: deque[tuple[Draw, Note]] = deque()
+        self._queue: deque[tuple[DrawnStep, OrderNote]] = deque()
         self._drawing: Generator[list[Any]] | None = None
         self._place: IndexPosition | None = None  # in which the epoch began, or goes on
         # the generators to go on from, after what was read again
@@ -110,7 +110,7 @@ class IndexSource:
         """Choices that are to be made, or were made, among what is drawn and not handed out."""
         return sum(draw.sifts for draw, _ in self._queue)
 
-    def steps_of_a_pass(self, plan: Plan) -> int:
+    def steps_of_a_pass(self, plan: CandidatePlan) -> int:
         """Training steps of one pass over the candidates."""
         inner = self.sampler.inner
         size, samples = getattr(inner, "batch_size", None), getattr(inner, "sampler", None)
@@ -123,8 +123,8 @@ class IndexSource:
         return count_steps(left, size, plan)
 
     def start(
-        self, resumed: IndexPosition | None, *, seed: int, plan: Plan, choose: Choose
-    ) -> Iterator[tuple[Any, Draw, IndexPosition]]:
+        self, resumed: IndexPosition | None, *, seed: int, plan: CandidatePlan, choose: Choose
+    ) -> Iterator[tuple[Any, DrawnStep, IndexPosition]]:
         """Iterate: each step's candidates, how they were drawn, and the place after them.
 
         Args:
@@ -209,7 +209,7 @@ class IndexSource:
             )
 
     def _begun(
-        self, stream: IndexStream, before: Streams | None, plan: Plan, choose: Choose
+        self, stream: IndexStream, before: Streams | None, plan: CandidatePlan, choose: Choose
     ) -> Generator[list[Any]]:
         """What the twin reads of an epoch that begins.
 
@@ -231,7 +231,7 @@ class IndexSource:
         place: IndexPosition,
         own: OwnPlace | None,
         here: RandomState,
-        plan: Plan,
+        plan: CandidatePlan,
         choose: Choose,
     ) -> Generator[list[Any]]:
         """What the twin reads of an epoch from a place on; first, what it had read ahead there.
@@ -254,7 +254,7 @@ class IndexSource:
         yield from self._indices(stream, place.steps + len(place.ahead), plan, choose)
 
     def _indices(
-        self, stream: IndexStream, number: int, plan: Plan, choose: Choose
+        self, stream: IndexStream, number: int, plan: CandidatePlan, choose: Choose
     ) -> Iterator[list[Any]]:
         """What the twin reads, batch by batch; it asks ahead where it has workers.
 
@@ -283,7 +283,9 @@ class IndexSource:
             restore_generators(self.loader, generators)
             self._here = None
 
-    def _read(self, source: Iterator[Any], steps: int) -> Iterator[tuple[Any, Draw, IndexPosition]]:
+    def _read(
+        self, source: Iterator[Any], steps: int
+    ) -> Iterator[tuple[Any, DrawnStep, IndexPosition]]:
         try:
             for batch in source:
                 give_back(self.loader, self.twin)
@@ -310,7 +312,7 @@ class IndexSource:
             if self._drawing is not None:  # else workers that live on would have it, and it us
                 self._drawing.close()
 
-    def _own(self, note: Note) -> OwnPlace | None:
+    def _own(self, note: OrderNote) -> OwnPlace | None:
         """Where the loader is by its own state, where it has one."""
         if not self._stateful:
             return None

@@ -45,7 +45,7 @@ class Streams:
         return cls(state, checked_states(found, "generators"))
 
 
-class Aside:
+class OwnGenerators:
     """Generators of its own in place of those that a sampler draws from, while it draws."""
 
     def __init__(self, sampler: Any) -> None:

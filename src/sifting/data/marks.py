@@ -12,7 +12,7 @@ from sifting.data.stateful import base_of, resumes_by_itself
 from sifting.plain import Plain
 
 
-class Mark(NamedTuple):
+class LoaderMark(NamedTuple):
     """Where a loader is, in its own words.
 
     Attributes:
@@ -28,13 +28,13 @@ class Mark(NamedTuple):
     total: int
 
 
-def mark_of(plain: Any) -> Mark:
+def mark_of(plain: Any) -> LoaderMark:
     """A mark from what a state holds of it."""
-    found = Plain(dict(zip(Mark._fields, plain, strict=True)), "the loader's own place")
-    return Mark(found.get("loader"), *(found.whole(name) for name in Mark._fields[1:]))
+    found = Plain(dict(zip(LoaderMark._fields, plain, strict=True)), "the loader's own place")
+    return LoaderMark(found.get("loader"), *(found.whole(name) for name in LoaderMark._fields[1:]))
 
 
-def go_to_mark(loader: Any, mark: Mark) -> None:
+def go_to_mark(loader: Any, mark: LoaderMark) -> None:
     """Let a loader go on from a mark when it is iterated."""
     if not resumes_by_itself(loader):
         raise ValueError(
@@ -64,9 +64,9 @@ class Marks:
         # Accelerate's loaders begin when the first batch is asked for, and draw then what they drew in
         # the first place: to have that drawn again, a batch must be read again
         self._exact = base_of(loader) is loader
-        self.last: Mark | None = None
+        self.last: LoaderMark | None = None
 
-    def now(self, passes: int, taken: int, total: int) -> Mark | None:
+    def now(self, passes: int, taken: int, total: int) -> LoaderMark | None:
         """Where the loader is; at the beginning of a pass, a batch before the end of the last.
 
         There a data set may not know yet that it begins again: many take note of it only when the
@@ -75,9 +75,9 @@ class Marks:
         if not self.kept or not taken:
             return self.last
         # a copy: a data set may go on writing to what it gave
-        return Mark(copy.deepcopy(self._loader.state_dict()), passes, taken, total)
+        return LoaderMark(copy.deepcopy(self._loader.state_dict()), passes, taken, total)
 
-    def after(self, passes: int, taken: int, total: int) -> Mark | None:
+    def after(self, passes: int, taken: int, total: int) -> LoaderMark | None:
         """Where to go on from, after batches of which nothing is left; not at the end of a pass."""
         found = self.now(passes, taken, total) if self._exact else self.last
         return self.last if found is not None and _ended(found.loader) else found

@@ -17,7 +17,7 @@ from sifting.data.documents import (
     LONGEST,
     NUMBERS,
     POSITIONS,
-    Span,
+    DocumentSpan,
     documents,
     rows_and_length,
 )
@@ -137,7 +137,7 @@ def _may_hold_samples(value: Any, rows: int, count: int) -> bool:
     return arrays or _entries(value) in (count, rows)
 
 
-def _masks_starts(batch: Mapping[Any, Any], spans: list[Span]) -> bool:
+def _masks_starts(batch: Mapping[Any, Any], spans: list[DocumentSpan]) -> bool:
     """Whether no document's first token is predicted, which would be from the one before it."""
     labels = batch.get("labels")
     if not isinstance(labels, Tensor) or labels.shape != rows_and_length(batch):

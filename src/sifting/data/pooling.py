@@ -13,7 +13,7 @@ from torch import Tensor
 from sifting.data.drawing import count_steps
 from sifting.data.generators import checked_states, restore_generators, states_of
 from sifting.data.joining import Pad, join
-from sifting.data.marks import Mark, Marks, go_to_mark, going_on, mark_of
+from sifting.data.marks import LoaderMark, Marks, go_to_mark, going_on, mark_of
 from sifting.data.position import optional
 from sifting.data.samples import Samples
 from sifting.data.stateful import forget
@@ -26,7 +26,7 @@ class _Held(NamedTuple):
 
     batch: Any
     state: RandomState
-    mark: Mark | None
+    mark: LoaderMark | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class PoolPosition:
     begun: tuple[RandomState, ...] = ()
     sizes: tuple[int, ...] = ()
     over: bool = False
-    mark: Mark | None = None
+    mark: LoaderMark | None = None
     later: Mapping[str, Tensor] = field(default_factory=dict)
     iteration: int | None = None
 

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from sifting.data.generators import Streams, checked_states
-from sifting.data.marks import Mark, mark_of
+from sifting.data.marks import LoaderMark, mark_of
 from sifting.data.stateful import OwnPlace
 from sifting.data.stream import StreamPosition, plain_indices
 from sifting.plain import Plain
@@ -45,7 +45,7 @@ class Position:
     counted: bool = False
     fetch: RandomState | None = None
     before: RandomState | None = None
-    mark: Mark | None = None
+    mark: LoaderMark | None = None
     candidates: int | None = None
     ranks: int | None = None
 
@@ -94,7 +94,7 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Draw:
+class DrawnStep:
     """One step's candidates, before they are read.
 
     Attributes:
@@ -119,7 +119,7 @@ class Draw:
         return {**plain, "indices": plain_indices(self.indices), "state": state}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Draw:
+    def from_plain(cls, plain: Mapping[str, Any]) -> DrawnStep:
         found = Plain(plain, "a step drawn ahead")
         size = found.whole("size", least=1)
         state = found.get("state")
@@ -157,7 +157,7 @@ class IndexPosition:
     seed: int = 0
     steps: int = 0
     stream: StreamPosition = field(default_factory=StreamPosition)
-    ahead: tuple[Draw, ...] = ()
+    ahead: tuple[DrawnStep, ...] = ()
     later: Mapping[str, Tensor] = field(default_factory=dict)
     iteration: int | None = None
     replicas: int | None = None
@@ -188,7 +188,7 @@ class IndexPosition:
             seed=found.whole("seed", most=2**64),
             steps=found.whole("steps"),
             stream=found.made("stream", StreamPosition.from_plain),
-            ahead=tuple(map(Draw.from_plain, found.items("ahead"))),
+            ahead=tuple(map(DrawnStep.from_plain, found.items("ahead"))),
             later=checked_states(found, "later"),
             iteration=optional(found, "iteration"),
             replicas=optional(found, "replicas", least=1),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any, NamedTuple
 
-from sifting.data.generators import Aside
+from sifting.data.generators import OwnGenerators
 from sifting.plain import Plain
 
 FAR = 1_000_003  # between the epochs that a sampler is told in one pass and in the next
@@ -88,7 +88,7 @@ def plain_indices(indices: Iterable[Any]) -> list[Any]:
     return found if set(map(type, found)) <= {int} else list(map(plain_index, found))
 
 
-class Note(NamedTuple):
+class OrderNote(NamedTuple):
     """Where a loader's own order is after as many of its batches as there were steps.
 
     Attributes:
@@ -144,7 +144,7 @@ class IndexStream:
             with the first pass.
         first: an iterator over the first pass, where it was begun already.
         after: batches of the first pass, and samples in them, that it begins after.
-        said: asked after each batch of the first pass, for its `Note`.
+        said: asked after each batch of the first pass, for its `OrderNote`.
     """
 
     def __init__(
@@ -162,8 +162,8 @@ class IndexStream:
         self._sizes = _Sizes()
         self._extra, (self._taken, self._passed) = 0, after or (0, 0)
         self._over = False
-        self._said, self._notes = said, deque[Note]()
-        self._aside = Aside(sampler)
+        self._said, self._notes = said, deque[OrderNote]()
+        self._aside = OwnGenerators(sampler)
         self._read: deque[Any] = deque()  # batches of a further pass, ahead of those taken
         self._pass = iter(sampler) if first is None else first
         self.note = self._noted()  # of the step drawn last
@@ -213,9 +213,9 @@ class IndexStream:
         if not self._extra and self._said is not None:
             self._notes.append(self._noted())
 
-    def _noted(self) -> Note:
+    def _noted(self) -> OrderNote:
         said = None if self._said is None else self._said()
-        return Note(self._taken, self._passed, said)
+        return OrderNote(self._taken, self._passed, said)
 
     def pass_note(self) -> None:
         """Go on to the note of the next step."""

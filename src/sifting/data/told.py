@@ -12,7 +12,7 @@ from sifting.data.count import alike
 from sifting.data.member import own_size
 from sifting.data.tree import children, describe, is_array, is_leaf
 
-Place = tuple[tuple[str, ...], int]  # the way to a member, and the dimension that is counted
+MemberPlace = tuple[tuple[str, ...], int]  # the way to a member, and the dimension that is counted
 
 
 class Told:
@@ -33,7 +33,7 @@ class Told:
 
     def __init__(self, number: int, *, any_dimension: bool = False) -> None:
         self.number, self.any_dimension = number, any_dimension
-        self.places: list[Place] = []
+        self.places: list[MemberPlace] = []
 
     def count(self, batch: Any) -> int:
         """How many samples a batch holds; the first must hold the number."""
@@ -44,7 +44,8 @@ class Told:
             if not self.places:
                 raise ValueError(
                     f"batch_size={self.number}, but no member of the batch has {self.number} entries: "
-                    f"{describe(batch)}. Name a member that has one a sample (batch_size='…'), or pass a "
+                    f"{describe(batch)}. It is the number of candidates, 1/keep times what is trained where they "
+                    "are drawn by index. Name a member that has one a sample (batch_size='…'), or pass a "
                     "function that counts them (batch_size=lambda batch: …)"
                 )
             return self.number
@@ -62,7 +63,7 @@ class Told:
 
 def _places(
     node: Any, number: int, *, any_dimension: bool, way: tuple[str, ...] = ()
-) -> list[Place]:
+) -> list[MemberPlace]:
     """Everything in a batch that has `number` entries, but for what its samples have inside."""
     if is_leaf(node):
         dimensions = len(node.shape) if any_dimension and is_array(node) else 1
@@ -83,7 +84,7 @@ def _is_list_of_samples(node: Any, number: int) -> bool:
     return alike(node) and any(own_size(entry) != number for entry in node if entry is not None)
 
 
-def _entries(node: Any, place: Place) -> int | None:
+def _entries(node: Any, place: MemberPlace) -> int | None:
     """How many entries there are at a place; None where the batch has no such place."""
     way, dimension = place
     for step in way:

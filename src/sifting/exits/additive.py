@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from sifting.exits.base import Exit
 from sifting.model.features import channels_of, find_stage, pool, stopped_at
 from sifting.model.find import get_module
-from sifting.model.objective import Score
-from sifting.model.plan import Plan, custom_losses, custom_scores
+from sifting.model.parts import Score
+from sifting.model.plan import Plan
+from sifting.model.score_functions import custom_losses, custom_scores
 from sifting.model.values import first_tensor
 from sifting.parallel.detect import unwrap
 

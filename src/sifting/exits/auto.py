@@ -14,7 +14,7 @@ from sifting.exits.input import InputExit
 from sifting.exits.loss_predictor import LossPredictor, features
 from sifting.exits.memory import MemoryExit
 from sifting.exits.tuned import TunedExit
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 from sifting.parallel.ranks import Ranks

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sifting.measure.costs import Costs
 from sifting.model.call import Call
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.places import work_share
 from sifting.model.plan import Plan
 from sifting.model.stack import Stack
@@ -65,6 +65,9 @@ class Exit(ABC):
     learns = False  # whether it has weights of its own, which ranks of one model train together
     shardable = False  # whether it can score a model whose parameters are spread over ranks
     pipelined = False  # whether it can score beside the training step: `beside` gives its twin
+    needs_labels = (
+        True  # whether it scores by logits and labels; else the losses of `losses=` are enough
+    )
     block: tuple[Stack, int] | None = None  # the stack and the number of its block, where it is one
     # gives, by ID, what score="reducible" takes off, to an exit that scores by IDs
     reference: Callable[[Sequence[Any]], Tensor] | None = None
@@ -72,6 +75,10 @@ class Exit(ABC):
     default_explore = 0.0  # share of random picks, where the user names none
     remedy = "exit='tuned', a later exit"  # where it chooses badly
     cheaper = "an earlier exit, or exit=MemoryExit()"  # where it takes too long
+
+    def __repr__(self) -> str:
+        """What logs and states call it: the same for every exit of this kind and its settings."""
+        return f"{type(self).__name__}()"
 
     def suits(self, setting: Setting) -> None:  # noqa: B027
         """Raise at construction where the sifter's other arguments do not go with this exit."""

@@ -15,9 +15,8 @@ import atexit
 import os
 import weakref
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,44 +24,22 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from sifting.exits.base import Exit
+from sifting.exits.drawn_ahead import (
+    DrawnAhead,
+    check_copy,
+    check_repeatable,
+    check_unwritten,
+    versions_of,
+)
 from sifting.exits.economy import Economy
-from sifting.exits.predictors import checked_lessons
 from sifting.exits.thread_context import Context, prepare_thread
-from sifting.exits.turns import Turn, side_stream
+from sifting.exits.turns import ThreadTurn, side_stream
 from sifting.model.plan import Plan
 from sifting.model.replica import Replica, modules_run
-from sifting.plain import Plain
 from sifting.rng import RandomState
 
 if TYPE_CHECKING:
     from sifting.exits.scoring import Scorer
-
-
-@dataclass
-class Ahead:
-    """The candidates that were drawn before the step before them was trained.
-
-    Attributes:
-        batch: the candidates; None where a state names them that are not drawn again yet.
-        streams: the global random streams before they were drawn.
-        scores: of each, on the CPU, once they are known.
-        lessons: what the exit wants to learn from them, then.
-        future: the scoring under way, which gives both.
-        turn: what orders it and the step.
-        versions: of the model's parameters when it began.
-        settled: whether training has its way again.
-        undo: the sifter's generator, and its state before positions were drawn.
-    """
-
-    batch: Any
-    streams: RandomState
-    scores: Tensor | None = None
-    lessons: Mapping[str, Any] = field(default_factory=dict)
-    future: Future[tuple[Tensor, Mapping[str, Any]]] | None = None
-    turn: Turn | None = None
-    versions: list[int] = field(default_factory=list)
-    settled: bool = False
-    undo: tuple[torch.Generator, Tensor] | None = None
 
 
 class Beside:
@@ -74,7 +51,7 @@ class Beside:
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
-        self.ahead: Ahead | None = None  # what is drawn, and perhaps scored, for the next step
+        self.ahead: DrawnAhead | None = None  # what is drawn, and perhaps scored, for the next step
         self._replica: Replica | None = None
         self._proven: set[tuple[Any, ...]] = set()  # kinds of batches that the copy scores alike
         self._executor: ThreadPoolExecutor | None = None
@@ -85,7 +62,7 @@ class Beside:
 
     def drawn(self, batch: Any, streams: RandomState) -> None:
         """Take note of candidates that were drawn ahead."""
-        self.ahead = Ahead(batch, streams)
+        self.ahead = DrawnAhead(batch, streams)
 
     def begin(self) -> None:
         """Begin to score what was drawn ahead, once the copy is known to score such batches alike."""
@@ -99,7 +76,7 @@ class Beside:
             return  # nothing has a label, or nothing of the model is run
         assert self._replica is not None
         self._replica.refresh()
-        ahead.versions = self._versions()
+        ahead.versions = versions_of(scorer.model)
         if self._executor is None:
             # its thread ends with the executor, and before the interpreter does
             self._executor = ThreadPoolExecutor(1, "sifting-ahead", initializer=prepare_thread)
@@ -113,7 +90,7 @@ class Beside:
         exit, plan = self._twins(plan)
         self._stream = self._stream or side_stream(scorer.device)
         context = Context(scorer.device, scorer.autocasts, torch.get_default_device(), self._stream)
-        ahead.turn = Turn(self._stream)
+        ahead.turn = ThreadTurn(self._stream)
         ahead.future = self._executor.submit(
             self._scored, ahead.batch, exit, plan, economy, context, ahead.turn
         )
@@ -133,17 +110,7 @@ class Beside:
         Raises:
             ValueError: where it cannot take the model's place.
         """
-        if random:
-            raise ValueError(
-                "ahead=1: scoring draws random numbers, from the streams that your training step draws from at "
-                "the same time, so that neither could be repeated: leave out ahead=, or draw from a generator "
-                "of the model's own"
-            )
-        if hooks:
-            raise ValueError(
-                f"ahead=1: a forward hook on {hooks[0]} changes what passes through the model, and would run in "
-                "another thread beside your step: put it into the module's forward, or leave out ahead="
-            )
+        check_repeatable(random, hooks)
         if self._replica is None:
             self._replica = Replica(self.scorer.model)
         else:
@@ -154,24 +121,7 @@ class Beside:
         with modules_run(scorer.model) as originals:
             again = scorer.economy.again()
             found_B, _ = self._scored(batch, exit, plan, again, context, None)
-        if originals:
-            raise ValueError(
-                f"ahead=1: a copy of the model still runs {originals[0] or 'the model'!r} of the model itself, "
-                "which your step trains at the same time: forward= and losses= must call the model that they are "
-                "given, and modules must keep others as submodules; or leave out ahead="
-            )
-        wanted_B = scores_B.cpu()
-        exact = device.type == "cpu"
-        same = torch.equal(found_B.nan_to_num(), wanted_B.nan_to_num())
-        if not same and (
-            exact or not torch.allclose(found_B, wanted_B, 1e-3, 1e-4, equal_nan=True)
-        ):
-            row = int((found_B - wanted_B).abs().nan_to_num().argmax())
-            raise ValueError(
-                f"ahead=1: a copy of the model scores row {row} {float(found_B[row]):.6g}, and the model itself "
-                f"{float(wanted_B[row]):.6g}: its forward depends on more than parameters, buffers and attributes "
-                "of its modules (a hook that writes in place, a state elsewhere): leave out ahead="
-            )
+        check_copy(originals, found_B, scores_B.cpu(), exact=device.type == "cpu")
         self._proven.add(scorer.kind(batch))
 
     def wants_proof(self, batch: Any) -> bool:
@@ -209,14 +159,7 @@ class Beside:
             return
         ahead.turn.hold()
         ahead.settled = True
-        if ahead.versions != self._versions():
-            now = zip(self._names(), self._versions(), ahead.versions, strict=False)
-            name = next((name for name, a, b in now if a != b), "one")
-            raise RuntimeError(
-                f"ahead=1: parameter {name!r} was written while the next candidates were scored, and not by the "
-                "step of a torch optimizer, which would have waited: call sifter.wait() before you write "
-                "parameters yourself, or leave out ahead="
-            )
+        check_unwritten(self.scorer.model, ahead.versions)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Hook of every optimizer."""
@@ -256,26 +199,7 @@ class Beside:
         ahead = self.ahead
         if ahead is None:
             return None
-        scores, lessons = ahead.scores, ahead.lessons
-        if ahead.future is not None:
-            wait([ahead.future])
-            if ahead.future.exception() is None:  # else it is said when they are asked for
-                scores, lessons = ahead.future.result()
-        return {
-            "streams": ahead.streams.to_plain(),
-            "scores": scores,
-            "lessons": dict(lessons),
-        }
-
-    @staticmethod
-    def checked(state: Any, learned: Mapping[str, Any]) -> Ahead | None:
-        """What a state says, of an exit that has learned this; the candidates are drawn again."""
-        if state is None:
-            return None
-        found = Plain(state, "what was scored ahead")
-        scores = None if found.get("scores") is None else found.tensor("scores", dims=1)
-        lessons = checked_lessons(found.inside("lessons"), learned)
-        return Ahead(None, found.made("streams", RandomState.from_plain), scores, lessons)
+        return ahead.to_plain()
 
     def _twins(self, plan: Plan) -> tuple[Exit, Plan]:
         assert self._replica is not None
@@ -288,7 +212,7 @@ class Beside:
         plan: Plan,
         economy: Economy,
         context: Context,
-        turn: Turn | None,
+        turn: ThreadTurn | None,
     ) -> tuple[Tensor, Mapping[str, Any]]:
         """Scores by the copy, and what is to be learned from them: what the thread does in its turn."""
         assert self._replica is not None
@@ -307,12 +231,6 @@ class Beside:
                 )
             # read here, where nobody waits for it but this thread
             return scores_B.float().cpu(), exit.unlearned()
-
-    def _versions(self) -> list[int]:
-        return [parameter._version for parameter in self.scorer.model.parameters()]
-
-    def _names(self) -> list[str]:
-        return [name for name, _ in self.scorer.model.named_parameters()]
 
 
 _EVERY: weakref.WeakSet[Beside] = weakref.WeakSet()

@@ -25,7 +25,7 @@ from sifting.log import say
 from sifting.measure.costs import HALF, Costs, WayCost
 from sifting.measure.quality import quality
 from sifting.measure.stopwatch import now
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.parallel.detect import first_rank
 from sifting.parallel.ranks import Ranks

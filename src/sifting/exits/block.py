@@ -14,9 +14,9 @@ from sifting.exits.base import Exit, Twin
 from sifting.model.call import logits_of
 from sifting.model.find import exit_in_stack, find_stack
 from sifting.model.narrow import Narrow, find_narrow, narrowed
-from sifting.model.objective import Part, Rows, Score
-from sifting.model.parts import row_scores
-from sifting.model.plan import Plan, custom_scores
+from sifting.model.parts import Part, Rows, Score, row_scores
+from sifting.model.plan import Plan
+from sifting.model.score_functions import custom_scores
 from sifting.model.stack import Stack
 from sifting.parallel.detect import sharded
 from sifting.selection.tokens import SumOfTokens
@@ -53,6 +53,7 @@ class BlockExit(Exit):
 
     shardable = True
     pipelined = True
+    needs_labels = False
 
     @property
     def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]

@@ -19,7 +19,7 @@ from sifting.log import say
 from sifting.measure.quality import rank_correlation
 from sifting.measure.stopwatch import now
 from sifting.model.call import Call
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.model.sampling import (
     RowCount,

@@ -21,6 +21,7 @@ from sifting.exits.tuned import TunedExit
 from sifting.log import say
 from sifting.model.no_trace import no_trace
 from sifting.model.plan import Plan
+from sifting.model.resolving import find_plan
 from sifting.parallel.detect import first_rank, sharded
 from sifting.plain import Plain
 from sifting.rng import RandomState
@@ -126,9 +127,7 @@ class HeldOutReference(Reference):
                 "ReferenceTable with sift reference, or train with DDP"
             )
         frozen = self._copy = copy.deepcopy(model).requires_grad_(False).eval()
-        own = Plan.resolve(
-            plan.call, frozen, probe, plan.loss_fn, losses=plan.losses_fn, score="loss"
-        )
+        own = find_plan(plan.call, frozen, probe, plan.loss_fn, losses=plan.losses_fn, score="loss")
         own = self._plan = replace(own, tokens=plan.tokens)
         if not isinstance(exit, InputExit):
             exit.bind(frozen, None)

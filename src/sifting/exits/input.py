@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from sifting.exits.checks import by_sample
-from sifting.exits.tuned import WIDEST, TunedExit
+from sifting.exits.tuned import TunedExit
 from sifting.model.call import mask_of
-from sifting.model.features import model_input, pooled_input
-from sifting.model.objective import Score
+from sifting.model.features import WIDEST, model_input, pooled_input
+from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 from sifting.plain import Plain

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sifting.exits.predictors import Predictor
 from sifting.model.features import by_position
-from sifting.model.objective import Part, Rows, Score, part_losses, rows_of
+from sifting.model.parts import Part, Rows, Score, part_losses, rows_of
 from sifting.model.plan import Plan
 from sifting.model.stack import StackError
 
@@ -138,16 +138,34 @@ def objective_of(
 def study_losses(
     plan: Plan, model: nn.Module, batch: Any, predictor: Predictor, pooled_BF: Tensor
 ) -> None:
-    """Learn how high each loss is among its batch's, from the exact losses of some samples."""
+    """Have a predictor learn how high each loss is among its batch's, from the exact ones of some samples.
+
+    Args:
+        plan: how the model is scored, with the user's `losses=`.
+        model: in eval mode, without gradients.
+        batch: the samples.
+        predictor: what is trained.
+        pooled_BF: their features.
+    """
     size = len(pooled_BF)
-    rows_N = torch.arange(0, size, EXACT_EVERY if size > EXACT_EVERY else 1)
-    exact_N = plan.exact_losses(model, plan.call.samples.take(batch, rows_N, size=size))
+    rows = torch.arange(0, size, EXACT_EVERY if size > EXACT_EVERY else 1)
+    exact_N = plan.exact_losses(model, plan.call.samples.take(batch, rows, size=size))
     assert exact_N is not None
     spread = exact_N.std().clamp_min(1e-12) if len(exact_N) > 1 else exact_N.new_ones(())
     wanted_N = ((exact_N - exact_N.mean()) / spread).to(pooled_BF.device)
-    inputs_NF = pooled_BF[rows_N.to(pooled_BF.device)]
+    inputs_NF = pooled_BF[rows.to(pooled_BF.device)]
 
     def objective() -> tuple[Tensor, Tensor | float]:
-        return F.huber_loss(predictor(inputs_NF).squeeze(1), wanted_N), len(rows_N)
+        return F.huber_loss(predictor(inputs_NF).squeeze(1), wanted_N), len(rows)
 
     predictor.study(objective)
+
+
+def labels_of_output(plan: Plan, name: str, batch: Any) -> Tensor | None:
+    """The labels that an output of the model is trained on; None where it is not trained."""
+    if plan.loss_fn is not None:
+        return next(iter(plan.call.labels_of(batch).values()))
+    for part in plan.parts:
+        if part.logits == name:
+            return plan.labels_for(part, batch)
+    return None

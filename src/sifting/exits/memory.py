@@ -17,7 +17,7 @@ from sifting.exits.base import Exit, Setting, TrainedBatch, ids_in
 from sifting.exits.loss_table import MOST, LossTable
 from sifting.exits.table_state import check_table
 from sifting.measure.audit import warn_user
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.parallel.ranks import Ranks
 
@@ -64,6 +64,7 @@ class MemoryExit(Exit):
     by_id = True
     learns = True
     shardable = True
+    needs_labels = False
     default_score = "loss"
     remedy = "a larger revisit="
     cheaper = "a larger keep="

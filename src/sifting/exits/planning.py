@@ -17,10 +17,13 @@ from sifting.measure.audit import warn_user
 from sifting.model.agreement import to_verify, verifiable, verify
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
-from sifting.model.evidence import MOST_CHECKS, Evidence
+from sifting.model.evidence import MOST_CHECKS, CheckedClasses
 from sifting.model.no_trace import first_parameter
-from sifting.model.objective import PerSampleLoss, Score
-from sifting.model.plan import Plan, probe_rows, signature
+from sifting.model.parts import Score
+from sifting.model.plan import Plan
+from sifting.model.probing import probe_rows, signature
+from sifting.model.resolving import find_plan
+from sifting.model.sample_losses import PerSampleLoss
 from sifting.model.score_functions import check_labelled
 from sifting.parallel.detect import first_rank
 from sifting.parallel.ranks import Ranks
@@ -48,7 +51,7 @@ class Planner:
     def __init__(self) -> None:
         self.plan: Plan | None = None  # the one used last
         self.plans: dict[tuple[Any, ...], Plan] = {}  # by the kind of labels
-        self._evidence: dict[tuple[Any, ...], Evidence] = {}
+        self._evidence: dict[tuple[Any, ...], CheckedClasses] = {}
         self._unplanned = 0  # batches in which nothing had a label
 
     @property
@@ -102,7 +105,7 @@ class Planner:
                     f"look at {', '.join(self.call.labels_of(batch))}, or pass labels="
                 )
             return None
-        plan = Plan.resolve(
+        plan = find_plan(
             self.call,
             self.model,
             probe,
@@ -151,12 +154,12 @@ class Planner:
             else:
                 self._verify(kind, plan, batch)
         except ValueError:  # found anew, or refused
-            self._evidence[kind] = Evidence()
+            self._evidence[kind] = CheckedClasses()
             return False
         return True
 
     def _verify(self, kind: tuple[Any, ...], plan: Plan, batch: Any) -> None:
-        evidence = self._evidence.setdefault(kind, Evidence())
+        evidence = self._evidence.setdefault(kind, CheckedClasses())
         if not verifiable(plan, self.model, batch):
             evidence.checks = MOST_CHECKS
             return

@@ -14,7 +14,7 @@ from torch import Tensor
 from sifting.plain import Plain, damaged
 
 # A mean loss, and the number of samples or positions that it is the mean of.
-Objective = Callable[[], tuple[Tensor, Tensor | float]]
+MeanLoss = Callable[[], tuple[Tensor, Tensor | float]]
 # The mean of all ranks' gradients by their weights, or None where all weights are 0.
 Average = Callable[[list[Tensor], float], list[Tensor] | None]
 
@@ -54,7 +54,7 @@ class Predictor:
     def __call__(self, features: Tensor) -> Tensor:
         return self.linear(features)
 
-    def study(self, objective: Objective) -> None:
+    def study(self, objective: MeanLoss) -> None:
         """Take the gradients of these weights and nothing else: no `.grad` of the model is touched.
 
         It happens in the model's forward, where the head's parameters are gathered if they are

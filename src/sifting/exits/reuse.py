@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from sifting.measure.audit import warn_user
-from sifting.model.prefix import Handed, Passage, Prefix
+from sifting.model.prefix import Passage, Prefix, PrefixStates
 
 if TYPE_CHECKING:
     from sifting.exits.scoring import Scorer
@@ -53,7 +53,7 @@ class Reuse:
             self.prefix = Prefix(self.scorer.model, *place, self.scorer.call)
         return self.prefix
 
-    def handed(self, kept: Any, indices_K: Tensor, size: int) -> Handed | None:
+    def handed(self, kept: Any, indices_K: Tensor, size: int) -> PrefixStates | None:
         """What the training forward of the kept can begin with; None where there is nothing.
 
         Args:

@@ -24,9 +24,10 @@ from sifting.exits.reuse import Reuse
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.no_trace import no_trace
-from sifting.model.objective import PerSampleLoss, Score
+from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.model.replica import changing_hooks
+from sifting.model.sample_losses import PerSampleLoss
 from sifting.model.sampling import located
 from sifting.parallel.detect import first_rank, sharded, unwrap
 from sifting.parallel.ranks import Ranks

@@ -11,7 +11,6 @@ Shapes: B samples, T positions, H features, F pooled features, N labelled positi
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -28,24 +27,24 @@ from sifting.exits.lessons import (
     check_learnable,
     check_positions,
     classes_of,
+    labels_of_output,
     objective_of,
     score_rows,
     study_losses,
 )
 from sifting.exits.predictors import Average, Linear, Predictor, Translator
 from sifting.model.call import mask_of
-from sifting.model.features import channels_of, pool, stopped_at, stopped_in
+from sifting.model.features import channels_of, pooled_features, stopped_at, stopped_in
 from sifting.model.find import exit_in_stack, find_stack, get_module
 from sifting.model.narrow import Narrow, find_narrow, narrowed
-from sifting.model.objective import Part, Rows, Score, rows_of
+from sifting.model.parts import Part, Rows, Score, rows_of
 from sifting.model.places import Place, own_place, structural_place
-from sifting.model.plan import Consume, Plan, custom_losses, custom_scores
+from sifting.model.plan import Consume, Plan
+from sifting.model.score_functions import custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
 from sifting.parallel.detect import sharded
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
-
-WIDEST = 2048  # pooled features that a head of its own gets at most
 
 
 class TunedExit(Exit):
@@ -109,7 +108,7 @@ class TunedExit(Exit):
     def place(self) -> str | None:
         """Path of the module whose output it looks at; None where that is not a module's."""
         if self.stack is not None:
-            return f"{self.stack.path}.{self.stack.blocks[self.k - 1][-1]}"
+            return self.stack.path_of(self.k)
         return self.path or None
 
     def join(self, ranks: Ranks) -> None:
@@ -200,12 +199,17 @@ class TunedExit(Exit):
             values.append(self._at_positions(plan, part, hidden, batch, score, learn))
         pooled_BF = self._pooled(model, hidden, batch)
         if plan.kind == "losses" and score == "loss":
-            return self._predicted_losses(plan, model, batch, pooled_BF, learn)
+            predictor = self._predictor(
+                "losses", pooled_BF.device, partial(Linear, pooled_BF, (1,))
+            )
+            if learn:
+                study_losses(plan, model, batch, predictor, pooled_BF)
+            return predictor(pooled_BF).squeeze(1).detach()
         by_user = plan.loss_fn is not None and score == "loss"
         for name, shape in plan.shapes.items():
             if name in plan.heads or name in self._by_position:
                 continue
-            labels = self._labels(plan, name, batch)
+            labels = labels_of_output(plan, name, batch)
             if labels is None:
                 continue  # an output that is not trained
             build = partial(Linear, pooled_BF, shape)
@@ -251,28 +255,7 @@ class TunedExit(Exit):
             channels = channels_of(get_module(model, self.path, "at"))
         else:
             channels = hidden.shape[-1] if not hidden.is_nested and hidden.ndim == 3 else None
-        side = 1
-        if hidden.ndim == 4:
-            side = max(1, min(4, int(math.sqrt(WIDEST / hidden.shape[1]))))
-        return pool(hidden.detach().float(), channels=channels, mask=mask_of(batch), side=side)
-
-    def _predicted_losses(
-        self, plan: Plan, model: nn.Module, batch: Any, pooled_BF: Tensor, learn: bool
-    ) -> Tensor:
-        """How high each loss is among its batch's, learned from the exact losses of some samples."""
-        build = partial(Linear, pooled_BF, (1,))
-        predictor = self._predictor("losses", pooled_BF.device, build)
-        if learn:
-            study_losses(plan, model, batch, predictor, pooled_BF)
-        return predictor(pooled_BF).squeeze(1).detach()
-
-    def _labels(self, plan: Plan, name: str, batch: Any) -> Tensor | None:
-        if plan.loss_fn is not None:
-            return next(iter(plan.call.labels_of(batch).values()))
-        for part in plan.parts:
-            if part.logits == name:
-                return plan.labels_for(part, batch)
-        return None
+        return pooled_features(hidden.detach().float(), channels=channels, mask=mask_of(batch))
 
     def _translated(self, plan: Plan, part: Part, rows: Rows, score: Score, learn: bool) -> Tensor:
         head, inputs_BTH = rows.head, rows.inputs_BTH

@@ -22,10 +22,10 @@ from sifting.data.tree import leaves
 LOWEST = 0  # CUDA's priorities go down to 0, which the default stream has too
 
 
-class Turn:
+class ThreadTurn:
     """One batch's work in a thread, and the step beside it.
 
-    >>> turn = Turn(None)
+    >>> turn = ThreadTurn(None)
     >>> with turn.working(batch=None):
     ...     turn.over
     False

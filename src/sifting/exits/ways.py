@@ -17,7 +17,7 @@ from sifting.exits.economy import Economy, Precision
 from sifting.exits.input import InputExit
 from sifting.exits.tuned import TunedExit
 from sifting.model.call import Call
-from sifting.model.objective import Score
+from sifting.model.parts import Score
 from sifting.model.places import Place, candidate_places
 from sifting.model.plan import Plan
 from sifting.model.sampling import LABELLED

@@ -23,8 +23,6 @@ from torch import Tensor, nn
 from trl.trainer.dpo_trainer import DPOTrainer
 from trl.trainer.reward_trainer import RewardTrainer
 
-from sifting.exits.block import BlockExit
-from sifting.exits.memory import MemoryExit
 from sifting.integrations.held_out import untouched
 from sifting.integrations.pairs import Known, fold, recorded, some_rows, unfold
 from sifting.integrations.trainer import SiftMixin
@@ -231,9 +229,9 @@ def check_exit(trainer: Any, sifter: Sifter) -> Stack | None:
     before, or a reward model, which has no reference.
     """
     exit = sifter.exit
-    if not isinstance(exit, BlockExit | MemoryExit):
+    if exit.needs_labels:
         raise ValueError(
-            f"exit={exit!r} learns from logits and labels, which a pair has none of: choose 'last', a block's "
+            f"exit={exit!r} scores by logits and labels, which a pair has none of: choose 'last', a block's "
             "number or MemoryExit()"
         )
     if exit.block is None:

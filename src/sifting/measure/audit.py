@@ -35,7 +35,7 @@ def default_period(keep: float) -> int:
     return math.ceil(1 / (3 * keep) / COST)
 
 
-class Advice(Protocol):
+class ExitAdvice(Protocol):
     """What to try in place of an exit; it may depend on the model that it is bound to."""
 
     @property
@@ -67,7 +67,7 @@ class Auditor:
         every: int | None,
         log: str | Path | None,
         silent: bool,
-        advice: Advice,
+        advice: ExitAdvice,
         explore: float = 0.0,
         trim: float = 0.0,
     ) -> None:

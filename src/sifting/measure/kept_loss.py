@@ -46,7 +46,7 @@ def kept_loss(
 
 
 @dataclass(frozen=True)
-class Agreement:
+class GradientAgreement:
     """How well an update on the kept agrees with the mean gradient; sums, so that audits add up.
 
     Each audit is divided by its own mean squared norm, so that none outweighs the others where
@@ -64,23 +64,23 @@ class Agreement:
     all: float = 0.0
     all_norm: float = 0.0
 
-    def __add__(self, other: Agreement) -> Agreement:
-        return Agreement(
+    def __add__(self, other: GradientAgreement) -> GradientAgreement:
+        return GradientAgreement(
             self.kept + other.kept,
             self.kept_norm + other.kept_norm,
             self.all + other.all,
             self.all_norm + other.all_norm,
         )
 
-    def faded(self, factor: float) -> Agreement:
+    def faded(self, factor: float) -> GradientAgreement:
         """The same with less weight beside later audits."""
-        return Agreement(*(factor * value for value in vars(self).values()))
+        return GradientAgreement(*(factor * value for value in vars(self).values()))
 
     @property
     def value(self) -> float:
         """Against a random batch's; not a number where the mean gradient cannot be told from noise.
 
-        >>> Agreement(kept=0.2, kept_norm=0.4, all=0.1, all_norm=0.1).value
+        >>> GradientAgreement(kept=0.2, kept_norm=0.4, all=0.1, all_norm=0.1).value
         1.0
         """
         if self.all <= 0 or self.kept_norm <= 0 or self.all_norm <= 0:
@@ -88,7 +88,7 @@ class Agreement:
         return (self.kept / math.sqrt(self.kept_norm)) / (self.all / math.sqrt(self.all_norm))
 
 
-def agreement(errors_BC: Tensor, features_BH: Tensor | None, kept_K: Tensor) -> Agreement:
+def agreement(errors_BC: Tensor, features_BH: Tensor | None, kept_K: Tensor) -> GradientAgreement:
     """Agreement of the last layer's gradients, from its errors and the features that it is given.
 
     >>> import torch
@@ -111,11 +111,11 @@ def agreement(errors_BC: Tensor, features_BH: Tensor | None, kept_K: Tensor) -> 
     diagonal_B = gram_BB.diagonal()
     scale = float(diagonal_B.mean())
     if size < 2 or count < 1 or not scale > 0:
-        return Agreement()
+        return GradientAgreement()
     others_B = gram_BB.sum(dim=1) - diagonal_B
     kept = float(others_B[kept_K].mean()) / (size - 1)
     everyone = float(others_B.mean()) / (size - 1)
-    return Agreement(
+    return GradientAgreement(
         kept / scale,
         float(gram_BB[kept_K][:, kept_K].mean()) / scale,
         everyone / scale,

@@ -20,7 +20,7 @@ MOST_CLASSES = 1000  # of which each is looked for; a vocabulary is taken as a w
 MOST_CHECKS = 32  # each takes a forward
 
 
-class Evidence:
+class CheckedClasses:
     """What the batches have shown in which a plan gave the model's own loss.
 
     Two samples of one class cannot tell that classes have weights, nor can a class that is not among

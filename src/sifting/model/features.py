@@ -16,6 +16,7 @@ from sifting.model.stack import Stack
 from sifting.model.values import first_tensor, tensors_in
 
 LARGEST_CELL = 4  # a side: larger ones are averaged as fast by torch
+WIDEST = 2048  # features that a head of its own gets of a sample at most
 COARSE = 16  # cells a side to which an image is averaged, where it is looked at before the model
 
 
@@ -258,6 +259,22 @@ def pool(
     weights_BT = mask.to(hidden.dtype)
     total_B1 = weights_BT.sum(dim=1, keepdim=True).clamp_min(1)
     return torch.einsum("bth,bt->bh", hidden, weights_BT) / total_B1
+
+
+def pooled_features(
+    hidden: Tensor, *, channels: int | None, mask: Tensor | None = None, widest: int = WIDEST
+) -> Tensor:
+    """As `pool`, a map over as many cells as leave so many features at most.
+
+    >>> pooled_features(torch.zeros(2, 256, 8, 8), channels=256).shape
+    torch.Size([2, 1024])
+
+    Args:
+        hidden, channels, mask: see `pool`.
+        widest: features that a map is averaged to at most, unless it has more channels.
+    """
+    side = max(1, min(4, int(math.sqrt(widest / hidden.shape[1])))) if hidden.ndim == 4 else 1
+    return pool(hidden, channels=channels, mask=mask, side=side)
 
 
 def by_position(hidden: Tensor, places: tuple[int, ...], *, channels_first: bool) -> Tensor | None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.model.parts import IGNORE, Kind, Part, reduced_loss
+from sifting.model.parts import IGNORE, Part, PartKind, reduced_loss
 
 MOST_IGNORED = 8  # numbers that are tried as the one that means no label
 
@@ -41,7 +41,7 @@ def match_parts(
     return found
 
 
-def _fits(logits: Tensor, labels: Tensor) -> list[tuple[Kind, int]]:
+def _fits(logits: Tensor, labels: Tensor) -> list[tuple[PartKind, int]]:
     if labels.ndim == 0 or logits.shape[0] != labels.shape[0]:
         return []
     one_each = logits.numel() == labels.numel()
@@ -56,7 +56,7 @@ def _fits(logits: Tensor, labels: Tensor) -> list[tuple[Kind, int]]:
                 labels.sum(dim=1).float(), torch.ones(()).to(labels.device), atol=1e-3
             )
         )
-        known: list[tuple[Kind, int]] = [("soft", 0), ("binary", 0), ("squares", 0)]
+        known: list[tuple[PartKind, int]] = [("soft", 0), ("binary", 0), ("squares", 0)]
         return known if distributions else known[1:]
     if labels.dtype == torch.bool:
         return [("binary", 0)] if one_each else []
@@ -64,7 +64,7 @@ def _fits(logits: Tensor, labels: Tensor) -> list[tuple[Kind, int]]:
         return [("binary", 0), ("squares", 0)]
     if logits.ndim < 2:
         return []
-    found: list[tuple[Kind, int]] = []
+    found: list[tuple[PartKind, int]] = []
     if logits.shape[:-1] == labels.shape:
         token_level = labels.ndim == 2 and labels.shape[1] > 1
         found += [("classes", 0), ("classes", 1)] if token_level else [("classes", 0)]
@@ -85,7 +85,7 @@ def usual(ways: Sequence[Part], labels: Tensor) -> Part | None:
     """
     if {"classes", "classes_first"} <= {part.kind for part in ways}:
         return None  # as many positions as classes: which is which?
-    order: tuple[Kind, ...] = ("classes", "classes_first", "soft")
+    order: tuple[PartKind, ...] = ("classes", "classes_first", "soft")
     if not labels.is_floating_point() and bool(((labels == 0) | (labels == 1)).all()):
         order = (*order, "binary")
     for kind in order:

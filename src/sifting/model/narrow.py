@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sifting.model.gate import with_forward
-from sifting.model.objective import Part, Rows
+from sifting.model.parts import Part, Rows
 from sifting.model.plan import Plan
 from sifting.model.stack import Stack
 from sifting.model.values import close

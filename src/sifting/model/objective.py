@@ -18,38 +18,13 @@ from sifting.model.by_sample import reduced_losses
 from sifting.model.call import Call, logits_of, loss_of
 from sifting.model.matching import match_parts, reproducing, tolerances, usual
 from sifting.model.parts import (
-    CHUNK,
     IGNORE,
-    Kind,
     Part,
-    Rows,
-    Score,
     check_labels,
-    part_losses,
     reduced_loss,
-    rows_of,
-    score_rows,
 )
 from sifting.model.sample_losses import PerSampleLoss
 from sifting.model.time_first import refuse_time_first
-
-__all__ = [
-    "CHUNK",
-    "GIVEN",
-    "Kind",
-    "Objective",
-    "Part",
-    "PerSampleLoss",
-    "Rows",
-    "Score",
-    "check_labels",
-    "match_parts",
-    "part_losses",
-    "resolve",
-    "rows_of",
-    "score_rows",
-]
-
 
 GIVEN = "as given by you"  # how an objective is known that the user states
 

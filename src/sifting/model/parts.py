@@ -22,7 +22,7 @@ CHUNK = 2**23  # logits held at a time: 32 MiB in single precision
 ROWS = 256  # rows of them at least: a product of fewer is slower, for the weights that it has to go through
 IGNORE = -100  # the label that means none, in torch
 
-Kind = Literal["classes", "classes_first", "soft", "binary", "squares"]
+PartKind = Literal["classes", "classes_first", "soft", "binary", "squares"]
 Score = str | Callable[[Any, Any], Tensor]
 
 _WORDS = {
@@ -51,7 +51,7 @@ class Part:
 
     logits: str
     labels: str | None
-    kind: Kind
+    kind: PartKind
     shift: int = 0
     weight: float = 1.0
     ignore: int = IGNORE

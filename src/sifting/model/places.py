@@ -12,7 +12,7 @@ from sifting.model.features import find_stage
 from sifting.model.find import find_stack, find_stacks
 from sifting.model.stack import Stack, StackError
 from sifting.model.values import first_tensor, tensors_in, with_first_tensor
-from sifting.model.work import Run, Work
+from sifting.model.work import RunModel, Work
 
 TARGET = 0.1  # share of a forward's work that an exit may take, where there is a choice
 DEAR = 0.5  # of the work before its exit, and a stack comes too late to be left early
@@ -68,7 +68,7 @@ def structural_place(model: nn.Module, stack: str | None = None) -> Place | None
     return Place(stage)
 
 
-def work_share(model: nn.Module, run: Run, path: str) -> float:
+def work_share(model: nn.Module, run: RunModel, path: str) -> float:
     """Share of a forward's work that is done when a module has put out its result."""
     found = Work.of(model, run).share(path)
     return 1.0 if found is None else found
@@ -76,7 +76,7 @@ def work_share(model: nn.Module, run: Run, path: str) -> float:
 
 def find_place(
     model: nn.Module,
-    run: Run,
+    run: RunModel,
     *,
     size: int | None = None,
     stack: str | None = None,
@@ -135,7 +135,7 @@ def find_place(
 
 
 def own_place(
-    model: nn.Module, run: Run, *, size: int, stack: str | None, head: bool, guess: str | None
+    model: nn.Module, run: RunModel, *, size: int, stack: str | None, head: bool, guess: str | None
 ) -> Place | None:
     """Where an exit with a head of its own leaves a model; None where its guess holds.
 
@@ -158,7 +158,7 @@ def own_place(
         return replace(found, stack=None, k=0)
 
 
-def candidate_places(model: nn.Module, run: Run, *, size: int | None = None) -> list[Place]:
+def candidate_places(model: nn.Module, run: RunModel, *, size: int | None = None) -> list[Place]:
     """Everywhere that a model could be left, in the order in which it gets there.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
@@ -182,16 +182,15 @@ def candidate_places(model: nn.Module, run: Run, *, size: int | None = None) -> 
 
 def _in_stack(stack: Stack) -> Place:
     k = max(1, len(stack) // 12)
-    name = stack.blocks[min(k, len(stack.blocks)) - 1][-1]
-    return Place(f"{stack.path}.{name}" if stack.path else name, stack=stack, k=k)
+    return Place(stack.path_of(k), stack=stack, k=k)
 
 
-def _runs(place: Place, work: Work, run: Run) -> bool:
+def _runs(place: Place, work: Work, run: RunModel) -> bool:
     """Whether a place that the structure suggests is one that the model passes, and in order."""
     return _usable(place.stack, run) if place.stack is not None else place.path in work.ended
 
 
-def _is_run(model: nn.Module, run: Run, path: str) -> bool:
+def _is_run(model: nn.Module, run: RunModel, path: str) -> bool:
     """Whether a module takes part in a forward, as lists of modules do not."""
     heard: list[bool] = []
     handle = model.get_submodule(path).register_forward_hook(lambda *_: heard.append(True))
@@ -202,7 +201,7 @@ def _is_run(model: nn.Module, run: Run, path: str) -> bool:
     return bool(heard)
 
 
-def _usable(stack: Stack, run: Run) -> bool:
+def _usable(stack: Stack, run: RunModel) -> bool:
     try:
         stack.check_chain(run)
     except StackError:
@@ -222,7 +221,7 @@ def _cheap(work: Work, size: int | None) -> Place | None:
     return next((p for p in reversed(within) if 2 * work.width(p.path) >= widest), None)
 
 
-def _decisive(stacks: list[Stack], work: Work, run: Run) -> Place | None:
+def _decisive(stacks: list[Stack], work: Work, run: RunModel) -> Place | None:
     """Block k of the stack that all others feed; None where there is none such."""
     places = sorted(map(_in_stack, stacks), key=lambda place: work.share(place.path) or 0.0)
     if not places or places[-1].stack is None:
@@ -232,7 +231,7 @@ def _decisive(stacks: list[Stack], work: Work, run: Run) -> Place | None:
     return places[-1] if fed else None
 
 
-def _feeds(stack: Stack, other: Stack, run: Run) -> bool:
+def _feeds(stack: Stack, other: Stack, run: RunModel) -> bool:
     """Whether what a stack puts out reaches the first block of another."""
     taken: list[list[Tensor]] = []
 

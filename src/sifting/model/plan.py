@@ -1,4 +1,4 @@
-"""How one model is scored, found on its first batch: its objective, its heads, its calls."""
+"""How one model is scored: its objective, its heads, its calls; `model/resolving.py` finds it out."""
 
 from __future__ import annotations
 
@@ -10,43 +10,29 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sifting.data.tree import describe
-from sifting.model.by_sample import Losses, check_reduced, given_losses, reduced_losses
+from sifting.model.by_sample import Losses, given_losses, reduced_losses
 from sifting.model.call import Call, logits_of, mask_of
-from sifting.model.head import Head, find_head
-from sifting.model.objective import (
+from sifting.model.head import Head
+from sifting.model.parts import (
     Part,
-    PerSampleLoss,
     Rows,
     Score,
     check_labels,
+    of_documents,
     part_losses,
-    resolve,
     rows_of,
     score_rows,
+    unpadded,
 )
-from sifting.model.parts import IGNORE, of_documents, unpadded
 from sifting.model.positions import Places
-from sifting.model.probing import probe_rows, signature
+from sifting.model.sample_losses import PerSampleLoss
 from sifting.model.score_functions import (
     check_score,
     check_tokens,
     custom_losses,
-    custom_scores,
     takes_rows,
 )
 from sifting.selection.tokens import MEAN, Tokens
-
-__all__ = [
-    "Consume",
-    "Losses",
-    "Plan",
-    "custom_losses",
-    "custom_scores",
-    "probe_rows",
-    "reduced_losses",
-    "signature",
-]
 
 POSITIONS = ("start_positions", "end_positions")  # of as many classes as a batch is long
 
@@ -90,74 +76,6 @@ class Plan:
     chosen: dict[Part, Tensor] = field(default_factory=dict)
     places: dict[Part, Places] = field(default_factory=dict)
     trusts: bool = False
-
-    @classmethod
-    def resolve(
-        cls,
-        call: Call,
-        model: nn.Module,
-        batch: Any,
-        loss_fn: PerSampleLoss | None,
-        *,
-        losses: Losses | None = None,
-        score: Score | None = None,
-        rows: Tensor | None = None,
-    ) -> Plan:
-        """Find out on some samples; the model is in eval mode, without gradients.
-
-        Args:
-            losses: the user's `losses(model, batch)`.
-            score: by what is scored; with `losses`, logits are only looked for where it needs them.
-            rows: the rows of these samples in the batch that they are from.
-        """
-        if losses is not None:
-            if loss_fn is not None:
-                raise ValueError(
-                    "loss_fn= and losses= both say what a sample's loss is: pass one of them"
-                )
-            given_losses(losses, call, model, batch)
-            if score is None or score == "loss":
-                return cls(call, (), explained=False, losses_fn=losses)
-        else:
-            call.check_labels(batch)
-        custom = loss_fn is not None or losses is not None
-        ignore = IGNORE if loss_fn is None else loss_fn.ignore
-        found = resolve(call, model, batch, custom=custom, ignore=ignore, rows=rows)
-        call = found.call
-        if not found.parts and not found.logits and found.reference is None:
-            raise ValueError(
-                "the model's output holds neither logits nor a loss, so nothing can be scored "
-                f"({describe(batch)}): pass losses=lambda model, batch: … that returns one loss a sample, or "
-                "forward= that returns the logits"
-            )
-        if loss_fn is not None:
-            if len(found.logits) != 1 or len(call.labels_of(batch)) != 1:
-                raise ValueError(
-                    f"loss_fn needs one output and one set of labels; the model gives {sorted(found.logits)} "
-                    f"and the batch {sorted(call.labels_of(batch))}: pass losses=lambda model, batch: … for "
-                    "the sum of several, or forward= and labels= that return one each"
-                )
-            (logits,), (labels,) = found.logits.values(), call.labels_of(batch).values()
-            loss_fn.check(logits, labels.to(logits.device))
-        elif losses is None and not found.explained and found.loss_fn is None:
-            assert found.reference is not None
-            check_reduced(call, model, batch, found.reference)
-        loss_fn = loss_fn or found.loss_fn
-        shapes = {name: tuple(value.shape[1:]) for name, value in found.logits.items()}
-        explained = found.explained and losses is None
-        plan = cls(call, found.parts, {}, shapes, loss_fn, explained, losses, found.origin(custom))
-        if rows is not None:  # else it is said of the whole batch, by its own rows
-            plan.check_batch(batch, rows=rows)
-        # a model that must have labels works on its logits, so it must get real ones
-        for part in () if call.always_labels or loss_fn is not None else found.parts:
-            shape = found.logits[part.logits].shape
-            if part.kind == "classes" and len(shape) == 3:
-                head = find_head(
-                    model, lambda: logits_of(call.run(model, batch)), part.logits, shape
-                )
-                if head is not None:
-                    plan.heads[part.logits] = head
-        return plan
 
     @property
     def kind(self) -> Literal["losses", "loss_fn", "parts", "model"]:

@@ -146,7 +146,7 @@ class Prefix:
 
     def handed(
         self, passage: Passage, batch: Any, kept: Any, indices_K: Tensor, size: int
-    ) -> Handed | None:
+    ) -> PrefixStates | None:
         """What a training forward of the kept is given; None where they cannot be told again.
 
         Args:
@@ -180,7 +180,7 @@ class Prefix:
                 wanted[name] = value
         rows = hidden.index_select(0, indices_K.to(hidden.device))
         labels = [id(value) for value in self.call.labels_of(kept).values()]
-        return Handed(
+        return PrefixStates(
             self, with_first_tensor(output, rows), rows, wanted, labels, self.key, passage.autocast
         )
 
@@ -196,7 +196,7 @@ class Prefix:
         return {name: v for name, v in {**named, **kwargs}.items() if v is not None}
 
 
-class Handed:
+class PrefixStates:
     """The states of the samples of one batch, for a forward that is given that very batch."""
 
     def __init__(

@@ -6,7 +6,6 @@ Shapes: B samples, X entries of a sample's labels.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -112,26 +111,3 @@ def _odd(labels: Tensor) -> int | None:
         return None
     first = int(numbers[0])
     return first if bool((numbers == first).all()) else 0
-
-
-def probe_all(tries: Mapping[str, Callable[[], Any]]) -> None:
-    """Try on the first batch everything that will ever be done, so that nothing fails later.
-
-    >>> probe_all({"scoring": lambda: None, "an audit": lambda: [][0]})
-    Traceback (most recent call last):
-    RuntimeError: the first batch failed in an audit, before anything was trained: list index out of range
-
-    Errors that say what the user can do (ValueError, TypeError) are passed on as they are.
-
-    Args:
-        tries: by name, what to run: scoring, an audit, reading a training forward, taking samples.
-    """
-    for name, run in tries.items():
-        try:
-            run()
-        except (ValueError, TypeError):
-            raise
-        except Exception as error:
-            raise RuntimeError(
-                f"the first batch failed in {name}, before anything was trained: {error}"
-            ) from error

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sifting.model.objective import Part, Score
+from sifting.model.parts import Part, Score
 from sifting.model.plan import Plan
 from sifting.model.positions import Places
 

@@ -63,6 +63,11 @@ class Stack:
                 f"so choose 1 to {len(self)}, or 'last'"
             )
 
+    def path_of(self, k: int) -> str:
+        """Dotted path of the last module of the k-th block; of the last block, where they repeat."""
+        name = self.blocks[min(k, len(self.blocks)) - 1][-1]
+        return f"{self.path}.{name}" if self.path else name  # the model itself may be the container
+
     def module(self, name: str) -> nn.Module:
         """A member of the container, by name."""
         child = self.container._modules[name]

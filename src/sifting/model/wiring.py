@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from sifting.model.gate import Act, replaced
 from sifting.model.values import close, first_tensor, tensors_in, with_first_tensor
 from sifting.model.watch import Moved, Slot, Watch, slots
+from sifting.model.work import RunModel
 
 HandOn = Literal["output", "copy", "zeros", "input"]
-Run = Callable[[], Any]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Wiring:
 
 
 @dataclass
-class Step:
+class BlockStep:
     """One call of a block.
 
     Attributes:
@@ -91,21 +91,21 @@ class Step:
     changed: bool = False
 
 
-def steps_of(blocks: list[tuple[nn.Module, nn.Module]], run: Run) -> list[Step]:
+def steps_of(blocks: list[tuple[nn.Module, nn.Module]], run: RunModel) -> list[BlockStep]:
     """The calls of some blocks in one forward, in order.
 
     Args:
         blocks: the first and the last module of each.
         run: puts some samples through the whole model.
     """
-    steps: list[Step] = []
-    entered: list[Step] = []
+    steps: list[BlockStep] = []
+    entered: list[BlockStep] = []
 
     def entering(block: int) -> Callable[..., None]:
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
             if steps and not entered:
                 steps[-1].changed = _version(steps[-1].output) != steps[-1].version
-            entered.append(Step(block, slots(args, kwargs)))
+            entered.append(BlockStep(block, slots(args, kwargs)))
 
         return enter
 
@@ -126,7 +126,7 @@ def steps_of(blocks: list[tuple[nn.Module, nn.Module]], run: Run) -> list[Step]:
     return steps
 
 
-def broken_link(steps: list[Step], *, itself: bool) -> int | None:
+def broken_link(steps: list[BlockStep], *, itself: bool) -> int | None:
     """The first block, from 1, whose output the next one is not given; None for a chain.
 
     Args:
@@ -146,7 +146,7 @@ def broken_link(steps: list[Step], *, itself: bool) -> int | None:
 
 
 def find_wiring(
-    model: nn.Module, container: nn.Module, names: list[str], steps: list[Step], run: Run
+    model: nn.Module, container: nn.Module, names: list[str], steps: list[BlockStep], run: RunModel
 ) -> Wiring | None:
     """What stand-ins have to hand on in a stack that is not a plain chain; None where nothing will.
 
@@ -192,7 +192,7 @@ class _Trial:
         names: list[str],
         hand_on: HandOn,
         output: Any,
-        run: Run,
+        run: RunModel,
     ) -> None:
         self.model, self.container, self.names, self.run = model, container, names, run
         self.wiring = Wiring(hand_on)

@@ -17,7 +17,7 @@ GRAIN = 0.2  # a module with more of the work than this is looked into
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
-Run = Callable[[], Any]
+RunModel = Callable[[], Any]
 
 
 class Work:
@@ -42,7 +42,7 @@ class Work:
         self.after_training: set[str] = set()
 
     @classmethod
-    def of(cls, model: nn.Module, run: Run) -> Work:
+    def of(cls, model: nn.Module, run: RunModel) -> Work:
         """Run a model once and note it."""
         work = cls(model)
         handles = []

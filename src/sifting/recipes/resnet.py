@@ -27,7 +27,7 @@ from sifting.training.launch import rank_and_world
 from sifting.training.problem import Problem
 from sifting.training.recipe import Recipe, update_size
 
-Data = tuple[ImageSplit, ImageSplit]
+ImageData = tuple[ImageSplit, ImageSplit]
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _endless(batches: ImageBatches) -> Iterator[dict[str, Tensor]]:
         yield from batches
 
 
-def problem(config: Config, data: Data) -> Problem:
+def problem(config: Config, data: ImageData) -> Problem:
     """The modified ResNet on some images."""
     train, test = data
     model = build_model(config.shape, train.classes, config.seed)
@@ -224,13 +224,13 @@ def problem(config: Config, data: Data) -> Problem:
     )
 
 
-def read(config: Config) -> Data:
+def read(config: Config) -> ImageData:
     """The images that some settings name."""
     keep = {"auto": None, "memory": True, "workers": False}[config.decode]
     return read_images(config.data, side=config.side, limit=config.images, keep=keep)
 
 
-RECIPE: Recipe[Config, Data] = Recipe(
+RECIPE: Recipe[Config, ImageData] = Recipe(
     name="resnet",
     about=str(__doc__),
     presets=PRESETS,

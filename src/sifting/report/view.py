@@ -69,7 +69,7 @@ class Warned:
 
 
 @dataclass(frozen=True)
-class View:
+class ExperimentView:
     """An experiment on a page; where `full` is not set, its verdict and table alone."""
 
     id: str
@@ -91,7 +91,7 @@ class View:
     runs: Table | None = None
 
 
-def view(experiment: Experiment, number: int, *, full: bool) -> View:
+def view(experiment: Experiment, number: int, *, full: bool) -> ExperimentView:
     """What is shown of an experiment.
 
     Args:
@@ -104,10 +104,10 @@ def view(experiment: Experiment, number: int, *, full: bool) -> View:
         return _view(experiment, at, full=full)
     except Exception as error:  # it is left out by name, and the others are shown
         problem = f"unexpected {type(error).__name__}: {clip(str(error), 300)}"
-        return View(at, experiment.title, problem=problem)
+        return ExperimentView(at, experiment.title, problem=problem)
 
 
-def _view(experiment: Experiment, at: str, *, full: bool) -> View:
+def _view(experiment: Experiment, at: str, *, full: bool) -> ExperimentView:
     verdict = experiment.verdict
     shown: dict[str, Any] = {}
     if full:
@@ -123,7 +123,7 @@ def _view(experiment: Experiment, at: str, *, full: bool) -> View:
             "machines": provenance.machines(experiment),
             "runs": provenance.run_table(experiment),
         }
-    return View(
+    return ExperimentView(
         at,
         experiment.title,
         full=full,

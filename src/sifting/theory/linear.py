@@ -16,7 +16,7 @@ from scipy import special
 from sifting.theory._checks import FloatOrArray, Floats, deviation, floats, unwrap, whole
 
 PreservationMethod: TypeAlias = Literal["closed", "integral", "lower", "lower_sharp"]
-Kind: TypeAlias = Literal["residual", "gaussian", "orthogonal"]
+NetworkKind: TypeAlias = Literal["residual", "gaussian", "orthogonal"]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(96)
 
@@ -118,7 +118,13 @@ class DeepLinearNetwork:
 
     @classmethod
     def random(
-        cls, layers: int, width: int, *, kind: Kind = "residual", scale: float = 0.5, seed: int = 0
+        cls,
+        layers: int,
+        width: int,
+        *,
+        kind: NetworkKind = "residual",
+        scale: float = 0.5,
+        seed: int = 0,
     ) -> DeepLinearNetwork:
         """A random network: the same seed gives the same one.
 

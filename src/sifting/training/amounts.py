@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-Kind = Literal["seconds", "updates", "samples"]
-UNITS: dict[str, tuple[Kind, float]] = {
+AmountKind = Literal["seconds", "updates", "samples"]
+UNITS: dict[str, tuple[AmountKind, float]] = {
     **dict.fromkeys(("s", "sec", "second", "seconds"), ("seconds", 1.0)),
     **dict.fromkeys(("m", "min", "minute", "minutes"), ("seconds", 60.0)),
     **dict.fromkeys(("h", "hour", "hours"), ("seconds", 3600.0)),
@@ -15,7 +15,7 @@ UNITS: dict[str, tuple[Kind, float]] = {
 }
 
 
-def parse_amount(text: str, *, name: str, understood: str) -> tuple[Kind, float]:
+def parse_amount(text: str, *, name: str, understood: str) -> tuple[AmountKind, float]:
     """Kind and amount.
 
     >>> parse_amount("10m", name="checkpoint_every", understood="updates (500u) or time (10m)")

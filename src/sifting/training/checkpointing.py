@@ -21,7 +21,7 @@ from sifting.training.run_folder import RunError
 
 
 @dataclass
-class Progress:
+class RunProgress:
     """How far a run is.
 
     Attributes:
@@ -46,7 +46,7 @@ class Parts:
     scaler: torch.amp.GradScaler
     ranks: Ranks | None
 
-    def state(self, progress: Progress) -> dict[str, Any]:
+    def state(self, progress: RunProgress) -> dict[str, Any]:
         """Everything that a resumed run needs."""
         schedule = self.task.schedule
         return {
@@ -61,7 +61,7 @@ class Parts:
             "losses": torch.stack(progress.losses) if progress.losses else None,
         }
 
-    def load(self, state: Mapping[str, Any], *, where: Path, pace: Pace) -> Progress:
+    def load(self, state: Mapping[str, Any], *, where: Path, pace: Pace) -> RunProgress:
         """Put a state back; returns how far the run was.
 
         Args:
@@ -90,7 +90,7 @@ class Parts:
             )
         return progress
 
-    def begin(self, state: Mapping[str, Any], *, where: Path, pace: Pace) -> Progress:
+    def begin(self, state: Mapping[str, Any], *, where: Path, pace: Pace) -> RunProgress:
         """Begin where another run was: with its weights, optimizer and learning rate, and no more.
 
         Args:
@@ -105,11 +105,11 @@ class Parts:
         except Exception as error:  # as in `load`
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise RunError(f"nothing can begin with the checkpoint {where}: {told}") from error
-        return Progress(update=update)
+        return RunProgress(update=update)
 
-    def _progress(self, found: Plain, pace: Pace) -> Progress:
+    def _progress(self, found: Plain, pace: Pace) -> RunProgress:
         seconds, losses = found.inside("seconds"), found.get("losses")
-        return Progress(
+        return RunProgress(
             update=found.whole("update", most=pace.updates),
             seconds={name: seconds.number(name) for name in CLOCKS},
             last=dict(found.inside("last").content),

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from sifting.training.amounts import Kind, parse_amount
+from sifting.training.amounts import AmountKind, parse_amount
 from sifting.training.arms import find_arm
 
 # settings that change nothing of what is trained: a run may go on with others
@@ -56,7 +56,7 @@ class RunConfig:
                 raise ValueError(f"{name}={value}: give at least 1")
         self.checkpoint_interval()
 
-    def checkpoint_interval(self) -> tuple[Kind, float] | None:
+    def checkpoint_interval(self) -> tuple[AmountKind, float] | None:
         """What lies between two checkpoints: updates or seconds; None for an evaluation's interval.
 
         >>> RunConfig(checkpoint_every="10m").checkpoint_interval()

@@ -24,7 +24,7 @@ from sifting.parallel.detect import in_use, unwrap
 from sifting.parallel.ranks import Ranks
 from sifting.rng import load_random_state, save_random_state
 from sifting.sifter import Sifter
-from sifting.training.checkpointing import Parts, Progress, not_finite
+from sifting.training.checkpointing import Parts, RunProgress, not_finite
 from sifting.training.checkpoints import Found
 from sifting.training.problem import Pace, Task
 from sifting.training.records import QUALITY, clocks, is_new, log_record, warnings_in
@@ -64,7 +64,7 @@ class Engine:
     ) -> None:
         self.task, self.sifter, self.pace, self.folder = task, sifter, pace, folder
         self.watch, self.reference = watch, reference
-        self.progress = Progress()
+        self.progress = RunProgress()
         self.stopped_by: str | None = None
         self.doing = "drawing"  # or what a clock runs for: told to ranks that wait
         self._asked: str | None = None  # the signal that asked this rank to stop

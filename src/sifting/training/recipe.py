@@ -134,7 +134,7 @@ def update_size(config: RunConfig) -> int:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How a run ended.
 
     Attributes:
@@ -157,7 +157,7 @@ def run_recipe(
     data: D | None = None,
     watch: Callable[[Mapping[str, Any]], None] | None = None,
     rank_timeout: float | None = None,
-) -> Outcome:
+) -> RunOutcome:
     """Run one arm, or go on with it.
 
     Args:
@@ -176,7 +176,7 @@ def run_recipe(
         check_new(out)  # before the data is read, which may take long
     elif read_run(out).status == "finished":
         _check_finished(out, config)
-        return Outcome("finished", trained=False)
+        return RunOutcome("finished", trained=False)
     with locked(out, here=rank_and_world()[0] == 0):
         if data is None:
             data = recipe.read(config)
@@ -191,7 +191,7 @@ def run_recipe(
         )
         engine.watch = watch
         with watching(engine, rank_timeout, label=f"sift train {recipe.name}"):
-            return Outcome(engine.run(), engine.stopped_by)
+            return RunOutcome(engine.run(), engine.stopped_by)
 
 
 def train(recipe: Recipe[C, D], config: C, out: Path, **options: Any) -> str:

@@ -10,15 +10,15 @@ from sifting.markdown import code, escape
 from sifting.terminal import printable
 
 LONGEST = 80  # characters of a name that are shown in a sentence
-Kind = Literal["text", "name", "strong"]
+PieceKind = Literal["text", "name", "strong"]
 
 
 @dataclass(frozen=True)
-class Span:
+class ProsePiece:
     """A piece of a sentence: text of ours, a name that somebody gave, or what to do."""
 
     text: str
-    kind: Kind = "text"
+    kind: PieceKind = "text"
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Prose:
         spans: the pieces, in their order.
     """
 
-    spans: tuple[Span, ...] = ()
+    spans: tuple[ProsePiece, ...] = ()
 
     def __add__(self, other: str | Prose) -> Prose:
         return Prose(self.spans + prose(other).spans)
@@ -63,7 +63,7 @@ class Prose:
         return "".join(span.text for span in self.spans if span.kind == "strong")
 
 
-def _markdown(span: Span) -> str:
+def _markdown(span: ProsePiece) -> str:
     if span.kind == "name":
         return code(span.text)
     # the spaces around a piece belong to the sentence, and a table's field has none
@@ -77,12 +77,12 @@ def prose(text: str | Prose) -> Prose:
     """Text of ours as a sentence."""
     if isinstance(text, Prose):
         return text
-    return Prose((Span(text),) if text else ())
+    return Prose((ProsePiece(text),) if text else ())
 
 
 def strong(text: str) -> Prose:
     """The part of a sentence that says what to do."""
-    return Prose((Span(text, "strong"),))
+    return Prose((ProsePiece(text, "strong"),))
 
 
 def name(text: str) -> Prose:
@@ -93,7 +93,9 @@ def name(text: str) -> Prose:
     """
     # a name may have megabytes, of which none need be read
     shown = " ".join(printable(text[: 4 * LONGEST]).split())
-    return Prose((Span(shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…", "name"),))
+    return Prose(
+        (ProsePiece(shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…", "name"),)
+    )
 
 
 def names(given: Sequence[str]) -> Prose:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sifting.bench.registry import TASKS
+from sifting.bench.tasks.common import TaskConfig, find_data, share_of_peak
 from sifting.training.recipe import DataError, Recipe, find_recipe, run_recipe
 
 SMALL = {name: find_recipe(task.recipe) for name, task in TASKS.items()}
@@ -55,3 +56,29 @@ def test_sizes_differ_in_numbers_alone(name: str) -> None:
     assert type(full) is type(smoke)
     assert smoke.length < full.length
     assert not full.stand_in
+
+
+def test_the_learning_rate_rises_for_a_tenth_and_ends_at_nothing() -> None:
+    rates = [share_of_peak(step, 100) for step in range(101)]
+    assert rates[9] == rates[10] == 1.0
+    assert rates[:10] == sorted(rates[:10])
+    assert rates[10:] == sorted(rates[10:], reverse=True)
+    assert rates[-1] == pytest.approx(0.0)
+
+
+def test_data_is_looked_for_in_ones_own_folder_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own" / "cifar10").mkdir(parents=True)
+    (tmp_path / "package").mkdir()
+    monkeypatch.setenv("SIFT_DATA", str(tmp_path / "own"))
+    assert find_data("cifar10", str(tmp_path / "package")) == tmp_path / "own" / "cifar10"
+    assert find_data("other", str(tmp_path / "package")) == tmp_path / "package"
+    monkeypatch.delenv("SIFT_DATA")
+    assert find_data("cifar10") is None
+
+
+@pytest.mark.parametrize("wrong", [{"length": 0}, {"samples": 0}, {"max_lr": 0.0}])
+def test_settings_that_mean_nothing_are_named(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}=0"):
+        TaskConfig(**wrong)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from sifting.bench.tasks.fashion import (
     with_copies,
     with_random_labels,
 )
-from sifting.bench.tasks.rows import Rows
+from sifting.bench.tasks.rows import TaskRows
 from sifting.exits.additive import AdditiveExit
 
 SMOKE = CLEAN.presets["smoke"]
@@ -45,7 +45,7 @@ def test_a_long_tail_keeps_every_class() -> None:
 def test_copies_are_shifted_and_keep_their_labels() -> None:
     pixels = torch.zeros(3, 28, 28, dtype=torch.uint8)
     pixels[:, 10:18, 10:18] = 200
-    copied = with_copies(Rows(pixels, torch.tensor([4, 5, 6])), 10)
+    copied = with_copies(TaskRows(pixels, torch.tensor([4, 5, 6])), 10)
     assert copied.tensors_N[1].tolist() == [4] * 10 + [5] * 10 + [6] * 10
     assert (copied.tensors_N[0].sum(dim=(1, 2)) == 64 * 200).all()  # moved, and nothing lost
     assert len(torch.unique(copied.tensors_N[0], dim=0)) > 5

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from sifting.recipes.text.blocks import Blocks
-from sifting.recipes.text.tokens import Tokens
+from sifting.recipes.text.tokens import TokenizedText
 from sifting.training.recipe import DataError
 from tests.helpers.text import numbered
 
 
-def running(tokens: Tokens, documents: list[int], end: int) -> list[int]:
+def running(tokens: TokenizedText, documents: list[int], end: int) -> list[int]:
     """The text as it should stand, without any of the library's code."""
     out: list[int] = []
     for d in documents:

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from sifting.recipes.text.masking import IGNORED, Passages
-from sifting.recipes.text.tokens import Tokens
+from sifting.recipes.text.tokens import TokenizedText
 from sifting.training.recipe import DataError
 from tests.helpers.text import numbered, wordpiece
 
 SEP, MASK = 3, 4
 
 
-def make(tokens: Tokens, length: int = 16, **options: Any) -> Passages:
+def make(tokens: TokenizedText, length: int = 16, **options: Any) -> Passages:
     documents = options.pop("documents", np.arange(len(tokens)))
     return Passages(tokens, documents, wordpiece(2000), length=length, **options)
 

@@ -8,25 +8,25 @@ import torch
 
 from sifting.recipes.text.masking import IGNORED
 from sifting.recipes.text.pairs import SentencePairs, cut_chunks
-from sifting.recipes.text.tokens import Tokens
+from sifting.recipes.text.tokens import TokenizedText
 from sifting.training.recipe import DataError
 from tests.helpers.text import numbered, wordpiece
 
 CLS, SEP, MASK, PAD = 2, 3, 4, 0
 
 
-def corpus(documents: int = 30, seed: int = 0) -> Tokens:
+def corpus(documents: int = 30, seed: int = 0) -> TokenizedText:
     rng = np.random.default_rng(seed)
     lengths = [rng.integers(1, 15, size=rng.integers(1, 40)).tolist() for _ in range(documents)]
     return numbered(lengths)
 
 
-def make(tokens: Tokens, length: int = 48, **options: Any) -> SentencePairs:
+def make(tokens: TokenizedText, length: int = 48, **options: Any) -> SentencePairs:
     documents = options.pop("documents", np.arange(len(tokens)))
     return SentencePairs(tokens, documents, wordpiece(2000), length=length, **options)
 
 
-def document_of(tokens: Tokens, sentence: int) -> int:
+def document_of(tokens: TokenizedText, sentence: int) -> int:
     return int(np.searchsorted(tokens.documents_D, sentence, side="right")) - 1
 
 

@@ -13,7 +13,7 @@ import pytest
 from sifting.recipes.text import tokens
 from sifting.recipes.text.corpus import Corpus, content_hash, read_corpus
 from sifting.recipes.text.sentences import split_sentences
-from sifting.recipes.text.tokens import Tokens, tokenise
+from sifting.recipes.text.tokens import TokenizedText, tokenise
 from sifting.recipes.text.vocabulary import Vocabulary, train_vocabulary
 from sifting.training.recipe import DataError
 from tests.helpers.text import numbered, prose
@@ -33,7 +33,7 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
     return train_vocabulary("wordpiece", corpus, size=300, dev_share=0.2, cache=folder)
 
 
-def same(a: Tokens, b: Tokens) -> bool:
+def same(a: TokenizedText, b: TokenizedText) -> bool:
     names = ("tokens_T", "sentences_S", "documents_D", "hashes_D")
     return all(np.array_equal(getattr(a, name), getattr(b, name)) for name in names)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sifting import checksums
 from sifting.bench.tasks.common import Data, TaskConfig, find_data, make_problem, missing, updates
 from sifting.bench.tasks.fashion import paper_exit
-from sifting.bench.tasks.rows import Rows, shuffled
+from sifting.bench.tasks.rows import TaskRows, shuffled
 from sifting.recipes.cache import alone, cache_folder, drop_damaged
 from sifting.recipes.images.reading import Images, read_images
 from sifting.recipes.images.transforms import CHANCES, augmented, normalised
@@ -50,7 +50,7 @@ def varied(pixels_BCHW: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
     return plain(augmented(pixels_BCHW, pixels_BCHW.shape[-1] // 8, chances_BK), labels_B)
 
 
-def read_files(config: TaskConfig) -> tuple[Rows, Rows]:
+def read_files(config: TaskConfig) -> tuple[TaskRows, TaskRows]:
     """Training and test images; decoded once, and from then on read from the cache."""
     folder = find_data("cifar10")
     if folder is None:
@@ -58,14 +58,14 @@ def read_files(config: TaskConfig) -> tuple[Rows, Rows]:
         return _decoded("digits")
     found = _cached(folder)
     made = [found[name] for name in ARRAYS]
-    return Rows(*made[:2]), Rows(*made[2:])
+    return TaskRows(*made[:2]), TaskRows(*made[2:])
 
 
-def _decoded(source: str) -> tuple[Rows, Rows]:
+def _decoded(source: str) -> tuple[TaskRows, TaskRows]:
     train, test = read_images(source, side=32)
     assert isinstance(train, Images)
     assert isinstance(test, Images)
-    return Rows(train.pixels_NCHW, train.labels_N), Rows(test.pixels_NCHW, test.labels_N)
+    return TaskRows(train.pixels_NCHW, train.labels_N), TaskRows(test.pixels_NCHW, test.labels_N)
 
 
 def _cached(folder: Path) -> dict[str, Tensor]:
@@ -91,7 +91,7 @@ def read(config: CifarConfig) -> Data:
     order = shuffled(len(train), seed=SPLIT)
     out = min(HELD_OUT, len(train) // 10)
     learned = train.some(order[out:][: config.samples], ready=varied if config.augment else plain)
-    held_out, test = train.some(order[:out], ready=plain), Rows(*test.tensors_N, ready=plain)
+    held_out, test = train.some(order[:out], ready=plain), TaskRows(*test.tensors_N, ready=plain)
     if config.stand_in:  # a smoke test evaluates on little
         held_out, test = held_out.first(50), test.first(50)
     return Data(learned, held_out, test, 10)

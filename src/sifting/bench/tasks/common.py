@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
-from sifting.bench.tasks.rows import Rows, loader
+from sifting.bench.tasks.rows import TaskRows, loader
 from sifting.exits.base import Exit
 from sifting.terminal import say
 from sifting.training.config import RunConfig
@@ -62,9 +62,9 @@ class Data:
         classes: how many there are; 0 where samples have no class.
     """
 
-    train: Rows
-    held_out: Rows
-    test: Rows
+    train: TaskRows
+    held_out: TaskRows
+    test: TaskRows
     classes: int = 0
 
 
@@ -85,7 +85,7 @@ def share_of_peak(step: int, updates: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warm) / max(1, updates - warm))))
 
 
-def classified(model: nn.Module, rows: Rows) -> dict[str, float]:
+def classified(model: nn.Module, rows: TaskRows) -> dict[str, float]:
     """Accuracy and mean cross-entropy of a classifier."""
     model.eval()
     right, total = 0, 0.0
@@ -111,7 +111,7 @@ def make_problem(
     exit: int | str | Exit = 1,
     parameters: Iterable[Any] | None = None,
     losses: Callable[[nn.Module, Any], Tensor] = classification_losses,
-    measure: Callable[[nn.Module, Rows], dict[str, float]] = classified,
+    measure: Callable[[nn.Module, TaskRows], dict[str, float]] = classified,
     **more: Any,
 ) -> Problem:
     """A task's problem: AdamW, one cycle, evaluated on the test set, on held-out samples at the end.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.bench.tasks.common import Data, TaskConfig, find_data, make_problem, missing, updates
-from sifting.bench.tasks.rows import Rows, shuffled
+from sifting.bench.tasks.rows import TaskRows, shuffled
 from sifting.training.problem import Problem
 from sifting.training.recipe import DataError, Recipe
 
@@ -97,12 +97,12 @@ def _encoder_of(folder: Path, tokens: int) -> Any:
     tokenizer.enable_truncation(tokens)
     tokenizer.enable_padding(length=tokens)
 
-    def encode(texts: list[str], labels: Tensor) -> Rows:
+    def encode(texts: list[str], labels: Tensor) -> TaskRows:
         found = tokenizer.encode_batch(texts)
         ids, there = (
             torch.tensor([getattr(e, k) for e in found]) for k in ("ids", "attention_mask")
         )
-        return Rows(ids, there, labels)
+        return TaskRows(ids, there, labels)
 
     return encode
 
@@ -114,7 +114,7 @@ def _made_up(config: DebianConfig) -> Data:
     labels_N = torch.randint(5, (count,), generator=chance)
     ids_NT = torch.randint(WORDS, (count, config.tokens), generator=chance)
     ids_NT[:, ::3] = 10 * labels_N[:, None] + ids_NT[:, ::3] % 10
-    rows = Rows(ids_NT, torch.ones_like(ids_NT), labels_N)
+    rows = TaskRows(ids_NT, torch.ones_like(ids_NT), labels_N)
     learned, held_out, test = torch.arange(count).tensor_split([count - 100, count - 50])
     return Data(rows.some(learned), rows.some(held_out), rows.some(test), 5)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.bench.tasks.common import Data, TaskConfig, make_problem, updates
-from sifting.bench.tasks.rows import Rows, shuffled
+from sifting.bench.tasks.rows import TaskRows, shuffled
 from sifting.training.problem import Problem
 from sifting.training.recipe import Recipe
 
@@ -46,7 +46,7 @@ def read(config: DigitsConfig) -> Data:
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
-    rows = Rows(torch.tensor(pixels).to(torch.uint8), torch.tensor(labels), ready=ready)
+    rows = TaskRows(torch.tensor(pixels).to(torch.uint8), torch.tensor(labels), ready=ready)
     order = shuffled(len(rows), seed=SPLIT)
     train, held_out, test = order.tensor_split([TRAIN - config.held_out, TRAIN])
     return Data(rows.some(train[: config.samples]), rows.some(held_out), rows.some(test), 10)

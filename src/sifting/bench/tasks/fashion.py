@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sifting.bench.tasks.common import Data, TaskConfig, find_data, make_problem, missing, updates
 from sifting.bench.tasks.idx import read_idx
-from sifting.bench.tasks.rows import Rows, shuffled
+from sifting.bench.tasks.rows import TaskRows, shuffled
 from sifting.exits.additive import AdditiveExit
 from sifting.exits.base import Exit
 from sifting.training.problem import Problem
@@ -60,7 +60,7 @@ def ready(pixels_BHW: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
     return values.contiguous(memory_format=torch.channels_last), labels_B.long()
 
 
-def read_files(config: TaskConfig) -> tuple[Rows, Rows]:
+def read_files(config: TaskConfig) -> tuple[TaskRows, TaskRows]:
     """Training and test images with their labels."""
     folder = find_data("fashion-mnist", PACKAGE)
     if folder is None:
@@ -70,20 +70,22 @@ def read_files(config: TaskConfig) -> tuple[Rows, Rows]:
     return train, test
 
 
-def _split(folder: Path, name: str) -> Rows:
+def _split(folder: Path, name: str) -> TaskRows:
     images = read_idx(folder / f"{name}-images-idx3-ubyte.gz")
     labels = read_idx(folder / f"{name}-labels-idx1-ubyte.gz")
-    return Rows(images, labels, ready=ready)
+    return TaskRows(images, labels, ready=ready)
 
 
-def _digits() -> tuple[Rows, Rows]:
+def _digits() -> tuple[TaskRows, TaskRows]:
     """Digits of 8×8 pixels in the size of Fashion-MNIST."""
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
     small_N1HW = torch.tensor(pixels, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     large = F.interpolate(small_N1HW, size=(28, 28), mode="bilinear")[:, 0]
-    both = Rows((255 * large).to(torch.uint8), torch.tensor(labels).to(torch.uint8), ready=ready)
+    both = TaskRows(
+        (255 * large).to(torch.uint8), torch.tensor(labels).to(torch.uint8), ready=ready
+    )
     order = shuffled(len(both), seed=SPLIT)
     return both.some(order[:1400]), both.some(order[1400:])
 
@@ -114,7 +116,7 @@ def long_tail(labels_N: Tensor, ratio: float) -> Tensor:
     return torch.cat(rows).sort().values
 
 
-def with_copies(rows: Rows, copies: int) -> Rows:
+def with_copies(rows: TaskRows, copies: int) -> TaskRows:
     """Each image several times, each time shifted by some pixels."""
     pixels_NHW, labels_N = (tensor.repeat_interleave(copies, 0) for tensor in rows.tensors_N)
     height, width = pixels_NHW.shape[1:]
@@ -124,7 +126,7 @@ def with_copies(rows: Rows, copies: int) -> Rows:
     down_NH = SHIFT + moves_N2[:, :1] + torch.arange(height)
     across_NW = SHIFT + moves_N2[:, 1:] + torch.arange(width)
     each = torch.arange(len(labels_N))[:, None, None]
-    return Rows(
+    return TaskRows(
         padded[each, down_NH[:, :, None], across_NW[:, None, :]], labels_N, ready=rows.ready
     )
 
@@ -133,7 +135,7 @@ def read(config: FashionConfig) -> Data:
     """The images of some settings. What is held out has labels as random as what is trained."""
     train, test = read_files(config)
     pixels_NHW, labels_N = train.tensors_N
-    rows = Rows(pixels_NHW, with_random_labels(labels_N, config.random_labels), ready=ready)
+    rows = TaskRows(pixels_NHW, with_random_labels(labels_N, config.random_labels), ready=ready)
     if config.tail > 1:
         rows = rows.some(long_tail(rows.tensors_N[1], config.tail))
     order = shuffled(len(rows), seed=SPLIT)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from sifting.bench.tasks import fashion
 from sifting.bench.tasks.common import Data, make_problem, updates
 from sifting.bench.tasks.fashion import FashionConfig, read_files
-from sifting.bench.tasks.rows import Rows, shuffled
+from sifting.bench.tasks.rows import TaskRows, shuffled
 from sifting.training.problem import Problem
 from sifting.training.recipe import Recipe
 
@@ -29,7 +29,7 @@ def ready(pixels_BHW: Tensor, angles_B: Tensor) -> tuple[Tensor, Tensor]:
     return fashion.ready(pixels_BHW, angles_B)[0], angles_B
 
 
-def rotated(pixels_NHW: Tensor, *, seed: int) -> Rows:
+def rotated(pixels_NHW: Tensor, *, seed: int) -> TaskRows:
     """Each image rotated by an angle of its own, and the angles."""
     chance = torch.Generator().manual_seed(seed)
     angles_N = 2 * torch.rand(len(pixels_NHW), generator=chance) - 1
@@ -42,7 +42,7 @@ def rotated(pixels_NHW: Tensor, *, seed: int) -> Rows:
     ):
         grid = F.affine_grid(turn, [len(pixels), 1, *pixels.shape[1:]], align_corners=False)
         turned.append(F.grid_sample(pixels[:, None].float(), grid, align_corners=False)[:, 0])
-    return Rows(torch.cat(turned).round().to(torch.uint8), angles_N, ready=ready)
+    return TaskRows(torch.cat(turned).round().to(torch.uint8), angles_N, ready=ready)
 
 
 def read(config: FashionConfig) -> Data:
@@ -65,7 +65,7 @@ def squares(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return (found - batch[1]).square()
 
 
-def measure(model: nn.Module, rows: Rows) -> dict[str, float]:
+def measure(model: nn.Module, rows: TaskRows) -> dict[str, float]:
     """Mean squared error."""
     model.eval()
     with torch.no_grad():

@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, Dataset
 EVALUATED = 500  # samples at a time
 
 
-class Rows(Dataset[Any]):
+class TaskRows(Dataset[Any]):
     """Samples of a task, each a row of every tensor.
 
-    >>> rows = Rows(torch.arange(6.0), torch.arange(6))
+    >>> rows = TaskRows(torch.arange(6.0), torch.arange(6))
     >>> rows.__getitems__([4, 1])
     (tensor([4., 1.]), tensor([4, 1]))
 
@@ -42,14 +42,14 @@ class Rows(Dataset[Any]):
         found = tuple(tensor_N[rows_B] for tensor_N in self.tensors_N)
         return found if self.ready is None else self.ready(*found)
 
-    def some(self, rows: Tensor, *, ready: Callable[..., Any] | None = None) -> Rows:
+    def some(self, rows: Tensor, *, ready: Callable[..., Any] | None = None) -> TaskRows:
         """Some of the samples."""
         found = (tensor_N[rows] for tensor_N in self.tensors_N)
-        return Rows(*found, ready=ready or self.ready)
+        return TaskRows(*found, ready=ready or self.ready)
 
-    def first(self, count: int) -> Rows:
+    def first(self, count: int) -> TaskRows:
         """The first of the samples, as many as there are."""
-        return Rows(*(tensor_N[:count] for tensor_N in self.tensors_N), ready=self.ready)
+        return TaskRows(*(tensor_N[:count] for tensor_N in self.tensors_N), ready=self.ready)
 
     def in_order(self, size: int = EVALUATED) -> Iterator[Any]:
         """All samples from the first to the last."""
@@ -62,7 +62,7 @@ def as_it_is(batch: Any) -> Any:
     return batch
 
 
-def loader(rows: Rows, size: int, seed: int) -> DataLoader[Any]:
+def loader(rows: TaskRows, size: int, seed: int) -> DataLoader[Any]:
     """Shuffled batches, the last incomplete one left out."""
     return DataLoader(
         rows,

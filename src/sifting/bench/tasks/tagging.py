@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting.bench.tasks.common import Data, TaskConfig, find_data, make_problem, missing, updates
-from sifting.bench.tasks.rows import Rows, shuffled
+from sifting.bench.tasks.rows import TaskRows, shuffled
 from sifting.recipes.text.corpus import SHIPPED, read_corpus
 from sifting.training.problem import Problem
 from sifting.training.recipe import DataError, Recipe
@@ -73,7 +73,7 @@ def read_texts(config: TaskConfig) -> list[str]:
     return texts
 
 
-def windows(texts: Iterable[str], known: dict[str, int], words: int) -> Rows:
+def windows(texts: Iterable[str], known: dict[str, int], words: int) -> TaskRows:
     """Texts cut into windows of ids and tags; what is left at a text's end is dropped."""
     ids: list[list[int]] = []
     tags: list[list[int]] = []
@@ -83,7 +83,7 @@ def windows(texts: Iterable[str], known: dict[str, int], words: int) -> Rows:
             piece = pairs[start : start + words]
             ids.append([known.get(word, UNKNOWN) for word, _ in piece])
             tags.append([tag for _, tag in piece])
-    return Rows(torch.tensor(ids).reshape(-1, words), torch.tensor(tags).reshape(-1, words))
+    return TaskRows(torch.tensor(ids).reshape(-1, words), torch.tensor(tags).reshape(-1, words))
 
 
 def read(config: TaggingConfig) -> Data:
@@ -130,7 +130,7 @@ def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     return each_BT.mean(dim=1)
 
 
-def measure(model: nn.Module, rows: Rows) -> dict[str, float]:
+def measure(model: nn.Module, rows: TaskRows) -> dict[str, float]:
     """F1 of the tags that are not the plain word's, accuracy over all words, and the loss."""
     model.eval()
     right = said = there = hits = 0

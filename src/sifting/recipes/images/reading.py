@@ -28,7 +28,7 @@ SAMPLE = 500  # images that the mean and deviation of large ones are taken from
 Indices = npt.NDArray[np.int64]
 Chances = npt.NDArray[np.float64]
 Statistics = tuple[Tensor, Tensor]
-Progress = Callable[[str, int, int], None]
+ImageProgress = Callable[[str, int, int], None]
 
 
 class ImageSplit(Protocol):
@@ -131,7 +131,7 @@ class EncodedImages:
                 raise self._unreadable(where, error) from error
         return out
 
-    def in_memory(self, progress: Progress | None = None) -> Images:
+    def in_memory(self, progress: ImageProgress | None = None) -> Images:
         """All of them decoded, for images that are small."""
         pixels = torch.empty(len(self), 3, self.side, self.side, dtype=torch.uint8)
         for row in range(len(self)):
@@ -179,7 +179,7 @@ def read_images(
     side: int,
     limit: int | None = None,
     keep: bool | None = None,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> tuple[ImageSplit, ImageSplit]:
     """Training and test images, all of one size.
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sifting.recipes.text.tokens import Integers, Tokens
+from sifting.recipes.text.tokens import Integers, TokenizedText
 from sifting.training.recipe import DataError
 
 
@@ -24,7 +24,9 @@ class Blocks:
         length: tokens of a block.
     """
 
-    def __init__(self, tokens: Tokens, documents: Integers, *, end: int, length: int) -> None:
+    def __init__(
+        self, tokens: TokenizedText, documents: Integers, *, end: int, length: int
+    ) -> None:
         if length < 2:
             raise DataError(f"length={length} leaves nothing to predict: give at least 2")
         self.tokens, self.end, self.length = tokens, end, length

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from sifting.recipes.batches import Examples, TextBatches
 from sifting.recipes.text.corpus import read_corpus
 from sifting.recipes.text.masking import IGNORED
-from sifting.recipes.text.tokens import Integers, Tokens, tokenise
+from sifting.recipes.text.tokens import Integers, TokenizedText, tokenise
 from sifting.recipes.text.vocabulary import TRAIN, Vocabulary, load_vocabulary, train_vocabulary
 from sifting.training.config import RunConfig
 from sifting.training.launch import rank_and_world
@@ -175,7 +175,7 @@ def text_presets(config: type[C], **differing: Mapping[str, Any]) -> dict[str, C
 class TextData:
     """A tokenised corpus in two parts."""
 
-    tokens: Tokens
+    tokens: TokenizedText
     vocabulary: Vocabulary
     train: Integers
     """Documents to train on."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sifting.recipes.text.readers import (
-    Part,
+    TextPart,
     dataset_part,
     digest,
     file_part,
@@ -29,7 +29,7 @@ SHIPPED = "python"  # the name of the text that needs no file and no network
 
 
 @dataclass(frozen=True)
-class Cursor:
+class CorpusPlace:
     """Where in a corpus to go on: part, documents of it, and bytes of text so far."""
 
     part: int = 0
@@ -52,7 +52,7 @@ class Corpus:
     """
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[TextPart, ...]
     limit: int | None = None
 
     @property
@@ -68,9 +68,9 @@ class Corpus:
             return self.limit
         return sum(sizes) if self.limit is None else min(sum(sizes), self.limit)
 
-    def documents(self, start: Cursor | None = None) -> Iterator[tuple[str, Cursor]]:
+    def documents(self, start: CorpusPlace | None = None) -> Iterator[tuple[str, CorpusPlace]]:
         """Each document, with the place after it; parts before `start` are not opened."""
-        start = Cursor() if start is None else start
+        start = CorpusPlace() if start is None else start
         done = start.bytes
         for number in range(start.part, len(self.parts)):
             passed = start.document if number == start.part else 0
@@ -80,7 +80,7 @@ class Corpus:
                 if self.limit is not None and done >= self.limit:
                     return
                 done += len(text.encode("utf-8", "surrogatepass"))
-                yield text, Cursor(number, index + 1, done)
+                yield text, CorpusPlace(number, index + 1, done)
 
 
 def content_hash(text: str) -> int:
@@ -129,7 +129,7 @@ def read_corpus(
     """
     if megabytes is not None and not megabytes > 0:
         raise DataError(f"megabytes={megabytes} leaves no text: give a number above 0")
-    parts: list[Part] = []
+    parts: list[TextPart] = []
     for source in data.split(" + "):
         path = Path(source.strip()).expanduser()
         if source.strip() == SHIPPED:

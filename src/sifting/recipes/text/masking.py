@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sifting.recipes.batches import uniforms
 from sifting.recipes.text.blocks import Blocks
-from sifting.recipes.text.tokens import Integers, Tokens
+from sifting.recipes.text.tokens import Integers, TokenizedText
 from sifting.recipes.text.vocabulary import Vocabulary
 from sifting.training.recipe import DataError
 
@@ -74,7 +74,7 @@ class Passages:
 
     def __init__(
         self,
-        tokens: Tokens,
+        tokens: TokenizedText,
         documents: Integers,
         vocabulary: Vocabulary,
         *,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sifting.recipes.batches import uniforms
 from sifting.recipes.text.masking import Masking
-from sifting.recipes.text.tokens import Integers, Tokens
+from sifting.recipes.text.tokens import Integers, TokenizedText
 from sifting.recipes.text.vocabulary import Vocabulary
 from sifting.training.recipe import DataError
 
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Span:
+class SentenceSpan:
     """Sentences `start` to `stop` of the corpus, all of one document."""
 
     document: int
@@ -35,7 +35,7 @@ class Span:
     stop: int
 
 
-def cut_chunks(tokens: Tokens, documents: Integers, room: int) -> Integers:
+def cut_chunks(tokens: TokenizedText, documents: Integers, room: int) -> Integers:
     """Chunks of at least two sentences that fill `room` tokens, as rows of document, start, stop.
 
     All documents are cut at once, a chunk of each in every round. A sentence that would be left
@@ -72,7 +72,7 @@ class SentencePairs:
 
     def __init__(
         self,
-        tokens: Tokens,
+        tokens: TokenizedText,
         documents: Integers,
         vocabulary: Vocabulary,
         *,
@@ -98,16 +98,16 @@ class SentencePairs:
     def __len__(self) -> int:
         return len(self.chunks)
 
-    def spans(self, index: int, *, seed: int) -> tuple[Span, Span, bool]:
+    def spans(self, index: int, *, seed: int) -> tuple[SentenceSpan, SentenceSpan, bool]:
         """First and second part of a pair, and whether the second is from another document."""
         return self._spans(index, uniforms(np.array([index]), 6, seed=seed)[0])
 
-    def _spans(self, index: int, u: Floats) -> tuple[Span, Span, bool]:
+    def _spans(self, index: int, u: Floats) -> tuple[SentenceSpan, SentenceSpan, bool]:
         document, start, stop = (int(n) for n in self.chunks[index])
         middle = start + 1 + int(u[0] * (stop - start - 1))
-        first = Span(document, start, middle)
+        first = SentenceSpan(document, start, middle)
         if u[1] < 0.5:
-            return first, Span(document, middle, stop), False
+            return first, SentenceSpan(document, middle, stop), False
         own = int(np.searchsorted(self.documents, document))
         place = int(u[2] * (len(self.documents) - 1))
         other = int(self.documents[place + (place >= own)])
@@ -118,9 +118,11 @@ class SentencePairs:
         end = begin + 1
         while end < high and offsets_S[end] - offsets_S[begin] < room:
             end += 1
-        return first, Span(other, begin, end), True
+        return first, SentenceSpan(other, begin, end), True
 
-    def _cut(self, first: Span, second: Span, u: Floats) -> list[npt.NDArray[np.int64]]:
+    def _cut(
+        self, first: SentenceSpan, second: SentenceSpan, u: Floats
+    ) -> list[npt.NDArray[np.int64]]:
         """The tokens of both parts, the longer one cut at either end until they fit."""
         offsets_S = self.tokens.sentences_S
         bounds = [(int(offsets_S[s.start]), int(offsets_S[s.stop])) for s in (first, second)]

@@ -16,7 +16,7 @@ SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".json", ".txt")
 
 
 @dataclass(frozen=True)
-class Part:
+class TextPart:
     """One file, or one dataset, of a corpus.
 
     Attributes:
@@ -48,7 +48,7 @@ def find_files(path: Path) -> list[Path]:
     return found
 
 
-def file_part(path: Path, column: str | None, paragraphs: bool) -> Part:
+def file_part(path: Path, column: str | None, paragraphs: bool) -> TextPart:
     content = hashlib.sha256()
     try:
         with path.open("rb") as file:
@@ -66,7 +66,7 @@ def file_part(path: Path, column: str | None, paragraphs: bool) -> Part:
     else:
         read = lambda: _json_lines(path, column)  # noqa: E731
     how = f"{path.suffix} {column} {paragraphs}"
-    return Part(str(path), digest(content.hexdigest(), how), size, read)
+    return TextPart(str(path), digest(content.hexdigest(), how), size, read)
 
 
 def _decoded(data: bytes, path: Path, offset: int) -> str:
@@ -154,7 +154,7 @@ def _parquet(path: Path, column: str | None) -> Iterator[str]:
         raise DataError(f"{path} cannot be read after row {row}: {error}") from error
 
 
-def dataset_part(source: str, column: str | None, streaming: bool) -> Part:
+def dataset_part(source: str, column: str | None, streaming: bool) -> TextPart:
     import datasets
 
     name, _, config = source.partition(":")
@@ -176,10 +176,10 @@ def dataset_part(source: str, column: str | None, streaming: bool) -> Part:
         for row, record in enumerate(rows):
             yield _string(record[chosen], f"{source}, row {row},")
 
-    return Part(source, digest(str(builder.hash), how), size and size.num_bytes, read)
+    return TextPart(source, digest(str(builder.hash), how), size and size.num_bytes, read)
 
 
-def shipped_part() -> Part:
+def shipped_part() -> TextPart:
     try:
         from pydoc_data.topics import topics  # type: ignore[import-not-found, unused-ignore]
     except ImportError as error:
@@ -188,7 +188,7 @@ def shipped_part() -> Part:
         ) from error
     texts = [str(topics[name]) for name in sorted(topics)]
     size = sum(len(text) for text in texts)
-    return Part("the topics of pydoc", digest(*texts), size, lambda: iter(texts))
+    return TextPart("the topics of pydoc", digest(*texts), size, lambda: iter(texts))
 
 
 def _column(names: list[str], wanted: str | None, where: str) -> str:

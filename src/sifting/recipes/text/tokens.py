@@ -30,20 +30,20 @@ from sifting.checksums import Damaged
 from sifting.files import put_in_place, replacing
 from sifting.recipes.cache import alone, cache_folder, drop_damaged, read_record, write_record
 from sifting.recipes.text import sentences as splitter
-from sifting.recipes.text.corpus import Corpus, Cursor, content_hash, held_out
+from sifting.recipes.text.corpus import Corpus, CorpusPlace, content_hash, held_out
 from sifting.recipes.text.readers import digest
 from sifting.recipes.text.vocabulary import Vocabulary
 from sifting.training.recipe import DataError
 
 Integers = npt.NDArray[np.int64]
-Progress = Callable[[int, int | None], None]
+TextProgress = Callable[[int, int | None], None]
 FILES = ("tokens", "sentences", "documents", "hashes")
 BATCH = 1 << 20  # bytes of text that are tokenised at once
 STRETCH = 1 << 22  # tokens that are copied at once
 
 
 @dataclass(frozen=True)
-class Tokens:
+class TokenizedText:
     """A tokenised corpus; the arrays are read from the disk as they are used.
 
     Attributes:
@@ -69,7 +69,7 @@ class Tokens:
         # workers that are started anew open the files again instead of being sent them
         if self.path is not None:
             return open_tokens, (self.path,)
-        return Tokens, tuple(getattr(self, name) for name in self.__dataclass_fields__)
+        return TokenizedText, tuple(getattr(self, name) for name in self.__dataclass_fields__)
 
     def split(self, dev_share: float) -> tuple[Integers, Integers]:
         """Documents to train on and documents held out, by their content.
@@ -88,13 +88,13 @@ class Tokens:
         return train, dev
 
 
-def open_tokens(path: Path) -> Tokens:
+def open_tokens(path: Path) -> TokenizedText:
     """The tokens in a folder, memory-mapped; `tokenise` has held them against their checksums."""
     tokens, sentences, documents, hashes = (
         np.load(path / f"{name}.npy", mmap_mode="r") for name in FILES
     )
     report = json.loads((path / "report.json").read_text(encoding="utf-8"))
-    return Tokens(tokens, sentences, documents, hashes, report, path)
+    return TokenizedText(tokens, sentences, documents, hashes, report, path)
 
 
 def tokenise(
@@ -104,8 +104,8 @@ def tokenise(
     sentences: bool,
     cache: Path | None = None,
     shard_megabytes: float = 16.0,
-    progress: Progress | None = None,
-) -> Tokens:
+    progress: TextProgress | None = None,
+) -> TokenizedText:
     """Tokenise a corpus, or find it tokenised.
 
     Args:
@@ -169,7 +169,7 @@ class _Shard:
             self.counts.append(len(lengths))
             self.hashes.append(content)
 
-    def write(self, path: Path, dtype: Any, place: Cursor) -> None:
+    def write(self, path: Path, dtype: Any, place: CorpusPlace) -> None:
         part = path.with_name(f".{path.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir()
@@ -188,10 +188,10 @@ def _write_shards(
     sentences: bool,
     folder: Path,
     shard_bytes: float,
-    progress: Progress | None,
+    progress: TextProgress | None,
 ) -> None:
     done = _sound_shards(folder)
-    place = Cursor(**done[-1]["place"]) if done else Cursor()
+    place = CorpusPlace(**done[-1]["place"]) if done else CorpusPlace()
     dtype = np.uint16 if len(vocabulary) <= 2**16 else np.uint32
     number, written = len(done), place.bytes
     shard, encoded = _Shard(), place.bytes

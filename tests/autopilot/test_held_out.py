@@ -1,0 +1,112 @@
+"""Looking at held-out samples: on which of them progress is made."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from sifting import Sifter, Trial
+from sifting.autopilot.held_out import HeldOut
+from sifting.autopilot.looks import FORWARD
+from sifting.autopilot.options import Option
+from sifting.rng import RandomState
+from tests.helpers.models import Net, candidates
+
+UPDATES = 4000
+
+
+def sifter_with(held_out: Any, *, updates: int | None = UPDATES) -> tuple[Net, Sifter, HeldOut]:
+    torch.manual_seed(0)
+    net = Net()
+    sifter = Sifter(net, trial=Trial(held_out=held_out, updates=updates))
+    assert sifter.pilot is not None
+    sifter.pilot.acts = False
+    return net, sifter, sifter.pilot.held_out
+
+
+def train(net: Net, sifter: Sifter, steps: int = 3) -> None:
+    data = TensorDataset(torch.randn(16 * steps, 8), torch.randint(0, 5, (16 * steps,)))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x, y in sifter(DataLoader(data, batch_size=16)):
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_looks_are_planned_once_the_size_of_a_step_is_known() -> None:
+    net, sifter, held_out = sifter_with(candidates(40))
+    assert not held_out.looks
+    train(net, sifter)
+    assert held_out.looks
+    (step, *_) = held_out.state_dict()["steps"]
+    assert held_out.due(step - 1, step)
+    assert not held_out.due(step, step + 1)
+
+
+def test_a_look_notes_where_losses_fell_and_leaves_the_weights() -> None:
+    net, sifter, held_out = sifter_with(candidates(40))
+    train(net, sifter)
+    weights = {name: value.clone() for name, value in net.state_dict().items()}
+    for step in (100, 200, 300):
+        held_out.look(step)
+        with torch.no_grad():
+            net.head.bias += 0.01
+    net.load_state_dict(weights)
+    option = Option(sifter.pilot.exit.looks, 2)  # type: ignore[union-attr]
+    assert len(held_out.progress[option]) == 2, "from one look to the next"
+    assert len(held_out.progress[Option("memory", 2)]) == 1, "ranked by a look before"
+    assert sifter.stats().held_out_seen == 3 * held_out.state_dict()["samples"]
+    assert held_out.recent(option) is not None
+
+
+def test_losses_are_cut_off_at_that_of_guessing() -> None:
+    net, sifter, held_out = sifter_with(candidates(40))
+    assert held_out.guessing() == math.inf
+    train(net, sifter)
+    assert held_out.guessing() == pytest.approx(math.log(5))
+
+
+def test_reading_them_draws_from_no_stream_and_is_alike_again() -> None:
+    data = TensorDataset(torch.randn(480, 8), torch.randint(0, 5, (480,)))
+    loader = DataLoader(data, batch_size=12, shuffle=True)
+    _, _, held_out = sifter_with(loader)
+    before = RandomState.now()
+    first = held_out._held_out(200)
+    assert before.same_as(RandomState.now())
+    _, _, again = sifter_with(loader)
+    for (x, _), (z, _) in zip(first, again._held_out(200), strict=True):
+        assert torch.equal(x, z)
+
+
+def test_what_looks_take_is_counted_also_those_to_come() -> None:
+    net, sifter, held_out = sifter_with(candidates(40))
+    train(net, sifter)
+    plan = held_out.state_dict()
+    spent, one = held_out.spent(3, 16)
+    assert one == pytest.approx(plan["samples"] * FORWARD / 16)
+    assert spent == pytest.approx(len(plan["steps"]) * one)
+
+
+def test_its_state_comes_back_and_damage_is_refused() -> None:
+    net, sifter, held_out = sifter_with(candidates(40))
+    train(net, sifter)
+    for step in (100, 200):
+        held_out.look(step)
+    state = held_out.state_dict()
+    _, _, again = sifter_with(candidates(40))
+    again.load_state_dict(state)
+    assert again.progress == held_out.progress
+    with pytest.raises(ValueError, match=r"looks were at \d+ samples each"):
+        again.load_state_dict({**state, "seen": [torch.zeros(3)]})
+
+
+def test_without_held_out_samples_there_are_no_looks() -> None:
+    net, sifter, held_out = sifter_with(None)
+    train(net, sifter)
+    assert not held_out.looks
+    assert held_out.shares() == []

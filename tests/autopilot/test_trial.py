@@ -1,0 +1,44 @@
+"""What the autopilot may use of a training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sifting.autopilot.trial import Trial, read_held_out
+
+SGD = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"updates": 0}, ValueError, "updates=0: give the number"),
+        ({"updates": True}, ValueError, "updates=True"),
+        ({"loss": lambda m, b: m(b)}, ValueError, "optimizer= is missing"),
+        ({"optimizer": SGD}, ValueError, "loss= is missing"),
+        ({"held_out": 3}, TypeError, "held_out=3: give batches"),
+        ({"accumulate": 0}, ValueError, "accumulate=0: give the number of batches"),
+        ({"clip": 0.0}, ValueError, "clip=0.0 must be above 0"),
+    ],
+)
+def test_bad_trials_are_named(given: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        Trial(**given)
+
+
+def test_no_more_held_out_samples_are_read_than_wanted() -> None:
+    read: list[int] = []
+
+    def batches() -> Iterator[list[int]]:
+        for number in range(100):
+            read.append(number)
+            yield [number, number]
+
+    assert read_held_out(batches(), most=5, size=len) == [[0, 0], [1, 1], [2, 2]]
+    assert read == [0, 1, 2]
+    assert read_held_out([[], [], []], most=2, size=len) == [[], []], "empty ones end it too"

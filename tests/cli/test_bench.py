@@ -1,0 +1,45 @@
+"""`sift bench`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sifting.bench.registry import find_task, tasks
+from sifting.cli.bench import build_parser, command_of, main
+
+
+def test_the_command_names_what_it_does_not_know(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["fashon", "--out", str(tmp_path)]) == 2
+    assert "task='fashon' is unknown: choose among digits, fashion" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="task='x' is unknown"):
+        find_task("x")
+    with pytest.raises(SystemExit):
+        main([])
+
+
+def test_the_command_lists_every_task(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == list(tasks())
+
+
+def test_the_command_beside_results_is_what_a_reader_would_type() -> None:
+    args = build_parser().parse_args(
+        ["all", "--hours", "2", "--seeds", "3", "--arms", "auto", "sift"]
+    )
+    assert command_of("digits", args) == "sift bench digits --seeds 3 --arms auto sift"
+    mine = build_parser().parse_args(["--mine", "pkg.mod:build", "--updates", "9"])
+    assert command_of("pkg.mod.build", mine) == "sift bench --mine pkg.mod:build --updates 9"
+
+
+def test_a_report_of_nothing_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["report", "--out", str(tmp_path / "none"), "--results", str(tmp_path / "results")]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "results").exists()

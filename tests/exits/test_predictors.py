@@ -1,0 +1,124 @@
+"""The learned part of a tuned exit: small linear maps with an Adam of their own."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sifting.exits.predictors import Linear, Predictor, Translator
+
+CPU = torch.device("cpu")
+X = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] > X[:, 1]).long()
+
+
+def learned(steps: int = 60) -> Linear:
+    predictor = Linear(X, (2,))
+    predictor.ready(CPU, 0.1)
+    for _ in range(steps):
+        predictor.study(lambda: (F.cross_entropy(predictor(X), Y), len(Y)))
+        predictor.step()
+    return predictor
+
+
+def test_it_is_nothing_at_first_and_learns() -> None:
+    head, translator = Linear(X, (2,)), Translator(X[None])
+    assert not head(X).any()
+    assert torch.equal(translator(X), X), "a residual map"
+    assert (learned()(X).argmax(1) == Y).double().mean() > 0.95
+
+
+def test_lessons_are_taken_together_by_how_much_they_are_of() -> None:
+    one, two = (Linear(X, (2,)) for _ in range(2))
+    for predictor in (one, two):
+        predictor.ready(CPU, 0.1)
+    one.study(lambda: (F.cross_entropy(one(X), Y), 64))
+    for part in (slice(0, 48), slice(48, 64)):
+        two.study(
+            lambda part=part: (F.cross_entropy(two(X[part]), Y[part]), part.stop - part.start)
+        )
+    one.step()
+    two.step()
+    torch.testing.assert_close(one.weight, two.weight)
+    assert two.lessons == []
+
+
+def test_ranks_are_averaged_and_where_nobody_has_a_label_nothing_changes() -> None:
+    predictor = Linear(X, (2,))
+    predictor.ready(CPU, 0.1)
+    seen: list[float] = []
+
+    def average(grads: list[Tensor], weight: float) -> list[Tensor] | None:
+        seen.append(weight)
+        return None
+
+    predictor.study(lambda: (F.cross_entropy(predictor(X), Y), 64))
+    predictor.step(average)
+    assert seen == [64.0]
+    predictor.study(lambda: (0 * predictor(X).sum(), 0))
+    predictor.step()
+    assert not predictor.weight.any()
+
+
+def test_a_broken_batch_does_not_break_it() -> None:
+    predictor = learned(5)
+    before = predictor.weight.detach().clone()
+    predictor.study(lambda: (predictor(X * torch.nan).sum(), 64))
+    predictor.step()
+    assert predictor.weight.isfinite().all()
+    torch.testing.assert_close(predictor.weight, before, atol=0.2, rtol=0.5)
+
+
+def test_lessons_may_be_kept_apart_and_taken_in() -> None:
+    predictor, whole = learned(3), learned(3)
+    aside = predictor.aside()
+    aside.study(lambda: (F.cross_entropy(aside(X), Y), 64))
+    assert predictor.lessons == []
+    predictor.take_in(aside.lessons)
+    predictor.step()
+    whole.study(lambda: (F.cross_entropy(whole(X), Y), 64))
+    whole.step()
+    assert torch.equal(predictor.weight, whole.weight)
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_it_goes_on_identically_from_its_state(steps: int) -> None:
+    predictor = learned(steps)
+    again = Predictor.load(copy.deepcopy(predictor.state_dict()))
+    assert type(again) is Linear
+    again.ready(CPU, 0.1)
+    for one in (predictor, again):
+        one.study(lambda one=one: (F.cross_entropy(one(X), Y), 64))
+        one.step()
+    assert torch.equal(predictor.weight, again.weight)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        ({"kind": 9}, "'kind' of a predictor"),
+        ({"weight": torch.zeros(3)}, "'weight'"),
+        ({"bias": torch.zeros(7)}, "'bias'"),
+        ({"weight": torch.full((2, 6), torch.nan)}, "finite numbers"),
+        ({"moments": {0: {}}}, "moments"),
+    ],
+)
+def test_a_damaged_state_is_refused(spoil: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Predictor.load({**learned(2).state_dict(), **spoil})
+
+
+def test_moving_it_keeps_its_moments() -> None:
+    predictor = learned(3)
+    before = predictor.state_dict()["moments"]
+    predictor.ready(torch.device("cpu"), 0.1)
+    again = Predictor.load(predictor.state_dict())
+    again.ready(CPU, 0.1)
+    for index, slots in again.state_dict()["moments"].items():
+        for name, value in slots.items():
+            assert torch.equal(value, before[index][name])

@@ -1,0 +1,75 @@
+"""Handing what scoring has computed of a frozen prefix to the training forward."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from sifting import Sifter, SiftingWarning
+from sifting.exits.reuse import compiled
+from tests.helpers.models import Net, candidates
+
+
+def frozen() -> Net:
+    torch.manual_seed(0)
+    net = Net()
+    net.norm = nn.LayerNorm(16)  # type: ignore[assignment]
+    for part in (net.embed, net.blocks[0], net.blocks[1]):
+        part.requires_grad_(False)
+    for block in net.blocks[:2]:
+        block.dropout.p = 0.0
+    return net
+
+
+def ran(net: Net, **options: object) -> list[int]:
+    """How often the first block runs in each step's training forward."""
+    sifter = Sifter(net, **{"exit": 2, "score": "loss", "keep": 0.5, "reuse": True, **options})
+    calls = [0]
+    net.blocks[0].register_forward_hook(lambda *_: calls.__setitem__(0, calls[0] + 1))
+    found = []
+    for x, _ in sifter(candidates(3)):
+        before = calls[0]
+        net(x)
+        found.append(calls[0] - before)
+    return found
+
+
+def test_the_frozen_blocks_are_not_run_again() -> None:
+    assert ran(frozen()) == [0, 0, 0]
+    assert ran(frozen(), reuse=False) == [1, 1, 1]
+
+
+def test_where_it_cannot_be_it_says_so_once_and_training_is_as_without() -> None:
+    net = frozen()
+    net.blocks[0].requires_grad_(True)
+    with pytest.warns(
+        SiftingWarning, match="reuse=True has no effect: .*Training is as without it"
+    ) as said:
+        assert ran(net) == [1, 1, 1]
+    assert len([w for w in said if "reuse=True" in str(w.message)]) == 1
+
+
+def test_an_exit_that_is_no_block_has_nothing_to_hand_on() -> None:
+    with pytest.warns(SiftingWarning, match="is not a block of a stack"):
+        assert ran(frozen(), exit="input") == [1, 1, 1]
+
+
+def test_asking_for_scores_hands_nothing_on() -> None:
+    net = frozen()
+    sifter = Sifter(net, exit=2, score="loss", keep=0.5, reuse=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sifter.score(candidates(1)[0])
+    assert sifter._scorer.reuse is not None
+    assert sifter._scorer.reuse._last is None
+
+
+def test_what_is_compiled_is_known() -> None:
+    net = Net()
+    assert not compiled(net)
+    assert compiled(torch.compile(net, backend="eager"))
+    net.head.compile(backend="eager")
+    assert compiled(net)

@@ -1,0 +1,146 @@
+"""The batch that is being trained, and what its forward tells."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import math
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sifting import MemoryExit, Sifter, SiftingWarning
+from sifting.observer import Listener, Observer
+from tests.helpers.models import Net, candidates
+
+
+def test_weights_reach_the_loop_and_make_the_loss_unbiased(net: Net) -> None:
+    net.eval()
+    batch = candidates(1, size=16)[0]
+    sifter = Sifter(net, exit="last", score="loss", policy="proportional", audit_every=0)
+    want = F.cross_entropy(net(batch[0]), batch[1]).item()
+    estimates = []
+    for _ in range(400):
+        for x, y in sifter([batch]):
+            losses = F.cross_entropy(net(x), y, reduction="none")
+            estimates.append((sifter.weights * losses).mean().item())
+    values = torch.tensor(estimates)
+    assert abs(values.mean().item() - want) < 4 * values.std().item() / math.sqrt(400) + 1e-6
+
+
+def test_trimmed_samples_have_nobody_to_speak_for_them(net: Net) -> None:
+    sifter = Sifter(net, exit="last", score="loss", explore=0.5, trim=0.2, audit_every=0)
+    for x, _ in sifter(candidates(10)):
+        net(x)
+    assert sifter.stats().rho_explored is None
+
+
+def test_random_picks_alone_can_condemn_a_choice(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sifting.measure.audit.SETTLED", math.inf)  # on a busy machine all is dear
+    net.eval()
+    worst = Sifter(
+        net,
+        exit="last",
+        score=lambda z, y: -F.cross_entropy(z, y, reduction="none"),
+        explore=0.5,
+        audit_every=0,
+    )
+    with pytest.warns(SiftingWarning, match="worse than at random"):
+        for x, _ in worst(candidates(310)):
+            net(x)
+
+
+def test_observe_wants_a_loss_for_each_sample(net: Net) -> None:
+    sifter = Sifter(net, exit=1, score="loss", explore=0.5)
+    sifter.select(candidates(1)[0])
+    with pytest.raises(ValueError, match=r"each of the 6 samples handed out last, got .*\(\)"):
+        sifter.observe(torch.tensor(1.0))
+
+
+def test_a_loss_that_is_not_the_one_scored_is_warned_of(net: Net) -> None:
+    def trained(loss_fn: Any) -> None:
+        sifter = Sifter(net, exit=1, score="loss", audit_every=0)
+        for x, y in sifter(candidates(3)):
+            loss_fn(net(x), y).backward()
+
+    trained(nn.CrossEntropyLoss())  # a warning would be an error
+    trained(lambda z, y: 3 * F.cross_entropy(z, y))
+    with pytest.warns(SiftingWarning, match="is not the one that is scored|agrees by"):
+        trained(nn.CrossEntropyLoss(weight=torch.tensor([1.0, 9.0, 1.0, 5.0, 1.0])))
+
+
+def test_the_first_forward_of_a_step_is_read_and_no_other(net: Net) -> None:
+    net.eval()
+    sifter = Sifter(net, exit=MemoryExit(128), ids=lambda batch: batch[0][:, 0].long(), keep=0.5)
+    heard: list[Tensor] = []
+    sifter.exit.observe = lambda trained, losses: heard.append(losses)  # type: ignore[method-assign]
+    data = [(torch.randn(12, 8), y) for _, y in candidates(2)]
+    for x, _ in data:
+        x[:, 0] = torch.arange(12)
+    for x, y in sifter(data):
+        wanted = F.cross_entropy(net(x), y, reduction="none")
+        net(-x)
+        with torch.no_grad():
+            net(x)
+        torch.testing.assert_close(heard[-1], wanted)
+    assert len(heard) == 2
+
+
+def test_weights_are_of_the_batch_that_is_trained_not_of_the_one_fetched(net: Net) -> None:
+    sifter = Sifter(net, exit=1, score="loss", policy="proportional")
+    with pytest.raises(RuntimeError, match="no batch was handed out yet"):
+        _ = sifter.weights
+    steps = []
+    for batch in candidates(2):  # two are fetched before the first is trained
+        selection = sifter.select(batch)
+        steps.append(sifter.observer.current)
+        assert sifter.weights is selection.weights
+    with sifter.observer.training(net, steps[0]):
+        assert sifter.weights is steps[0].selection.weights
+    with sifter.observer.training(net, steps[1]):
+        assert sifter.weights is steps[1].selection.weights
+
+
+def test_a_model_copied_in_the_middle_of_a_step_takes_no_observer_along(net: Net) -> None:
+    sifter = Sifter(net, exit=1, score="loss")
+    read: list[Any] = []
+    sifter.observer.read = read.append  # type: ignore[method-assign]
+    for x, _ in sifter(candidates(1)):
+        twin = copy.deepcopy(net)
+        twin(x)
+        assert read == []
+        net(x)
+    assert len(read) == 1
+    assert not net._forward_hooks
+    twin(x)
+    assert len(read) == 1
+
+
+def test_the_precision_of_the_training_step_is_noted(net: Net) -> None:
+    sifter = Sifter(net, exit=1, score="loss")
+    noted = []
+    for x, _ in sifter(candidates(2)):
+        with torch.autocast("cpu", torch.bfloat16):
+            net(x)
+        noted.append(sifter.state_dict()["autocast"])
+    assert noted[0] != 0, "the next batch is scored in it"
+
+
+def test_a_listener_keeps_nobody_alive_and_is_mute_when_pickled(net: Net) -> None:
+    sifter = Sifter(net, exit=1, score="loss")
+    assert isinstance(sifter.observer, Observer)
+    listener = Listener(sifter.observer)
+    read: list[Any] = []
+    sifter.observer.read = read.append  # type: ignore[method-assign]
+    listener(net, (), "output")
+    pickle.loads(pickle.dumps(listener))(net, (), "other")
+    copy.deepcopy(listener)(net, (), "other")
+    assert read == ["output"]
+    del sifter
+    gc.collect()
+    listener(net, (), "nobody hears")
+    assert read == ["output"]

@@ -1,0 +1,54 @@
+"""Losses of every sample of a data set by a reference, computed once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from sifting import Sifter
+from sifting.reference import reference_losses
+from tests.helpers.models import Net
+from tests.helpers.references import COUNT, make_data
+
+
+@pytest.fixture
+def data() -> TensorDataset:
+    return make_data()
+
+
+def test_ids_in_the_batch_name_the_samples(data: TensorDataset):
+    names = [f"doc-{i}" for i in range(COUNT)]
+    batch = {"x": data.tensors[0], "labels": data.tensors[1], "id": names}
+    options = {"ids": "id", "forward": lambda model, batch: model(batch["x"])}
+    table = reference_losses(Net(), [batch], **options)
+    sifter = Sifter(Net(), exit="last", score="reducible", reference=table, keep=0.5, **options)  # type: ignore[arg-type]
+    assert sifter.select(batch).scores.shape == (COUNT,)
+    strange = {**batch, "id": ["stranger", *names[1:]]}
+    with pytest.raises(ValueError, match="no loss of sample stranger \\(it has 48\\)"):
+        sifter.select(strange)
+    unnamed = Sifter(Net(), exit="last", score="reducible", reference=table, keep=0.5)
+    with pytest.raises(ValueError, match="a reference table has to know which sample is which"):
+        unnamed.select((data.tensors[0], data.tensors[1]))
+
+
+def test_labels_that_are_drawn_anew_leave_no_mark():
+    class Masked(TensorDataset):
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:
+            return self.tensors[0][index], torch.randint(0, 5, ())
+
+    loader = DataLoader(Masked(torch.randn(COUNT, 8)), batch_size=8)
+    model = Net()
+    state = torch.get_rng_state()
+    assert reference_losses(model, loader).marks_N is None
+    assert torch.equal(torch.get_rng_state(), state)  # whatever the data set draws
+
+
+def test_making_one_leaves_no_trace(data: TensorDataset):
+    model = Net()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = torch.get_rng_state()
+    reference_losses(model, DataLoader(data, batch_size=8, shuffle=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
