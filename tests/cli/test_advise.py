@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sifting.advice import wording
-from sifting.advice.phases import Advice, Estimate, Phase, Row
+from sifting.advice.phases import Advice, Phase, Range, Row
 from sifting.cli.advise import main, parse, show_advice
 from sifting.terminal import make_console
 
@@ -56,8 +56,8 @@ def test_mistakes_are_named(argv: list[str], said: str, capsys: pytest.CaptureFi
 @pytest.mark.parametrize("width", [50, 80])
 def test_the_table_is_whole_at_any_width_and_left_out_where_it_is_empty(width: int) -> None:
     rows = (Row("a-scorer-of-my-own", 2, 0.01, 0.61, 1.13, 0.6, 0.04), Row("input", 4, 0.02))
-    phase = Phase(0.0, 0.5, 10, rows, "plain", Estimate(1, 1, 1), "nothing is known")
-    advice = Advice("mine:tent:", 40, 20, (phase,), Estimate(0, 0, 0))
+    phase = Phase(0.0, 0.5, 10, rows, "plain", Range(1, 1, 1), "nothing is known")
+    advice = Advice("mine:tent:", 40, 20, (phase,), Range(0, 0, 0))
     out = io.StringIO()
     show_advice(advice, make_console(file=out, width=width))
     table = out.getvalue()[: out.getvalue().index("Leave it off")]

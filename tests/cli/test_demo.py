@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ def test_a_short_demo_trains_all_arms_judges_them_and_writes_a_report(
 ) -> None:
     monkeypatch.setattr(demo, "STEPS", 300)
     monkeypatch.setattr(demo, "ARMS", ("auto",))
+    monkeypatch.setattr(demo, "DEMO", replace(demo.DEMO, width=32))
     monkeypatch.setattr(demo, "RUNS", 10)
     out = tmp_path / "out"
     options = ["--seeds", "2", "--updates", "30", "--out", str(out)]

@@ -14,6 +14,7 @@ class NotFinite(ValueError):
 def finite(scores_B: Tensor, *, drop: bool) -> Tensor:
     """The scores, those that are not finite ranked last where they are to be dropped.
 
+    >>> import torch
     >>> finite(torch.tensor([1.0, float("nan")]), drop=True)
     tensor([1., -inf])
     """
