@@ -205,11 +205,11 @@ def _curve(runs: Sequence[Run]) -> dict[str, list[float]]:
     curves = [curve for curve in curves if len(curve) and curve.reference is not None]
     count = min((len(curve) for curve in curves), default=0)
     if not count:
-        return {"seconds": [], "updates": [], "figure": []}
+        return {"seconds": [], "updates": [], "metric": []}
     return {
         "seconds": [float(np.mean([c.axis("reference")[i] for c in curves])) for i in range(count)],
         "updates": [float(np.mean([c.steps[i] for c in curves])) for i in range(count)],
-        "figure": [float(np.mean([c.values[i] for c in curves])) for i in range(count)],
+        "metric": [float(np.mean([c.values[i] for c in curves])) for i in range(count)],
     }
 
 
