@@ -23,11 +23,11 @@ def test_measured_savings_are_of_the_time_or_of_other_baselines() -> None:
 
 
 def result() -> dict[str, Any]:
-    curve = {"seconds": [1.0, 2.0, 4.0], "updates": [1.0, 2.0, 4.0], "figure": [0.5, 0.6, 0.7]}
+    curve = {"seconds": [1.0, 2.0, 4.0], "updates": [1.0, 2.0, 4.0], "metric": [0.5, 0.6, 0.7]}
     arm = {"time_ratio": None, "difference": {"value": 0.0}}
     return {
         "arms": {"baseline": arm, "random": arm, "memory": arm},
-        "curves": {"baseline": curve, "random": curve, "memory": curve, "sift": {"figure": []}},
+        "curves": {"baseline": curve, "random": curve, "memory": curve, "sift": {"metric": []}},
         "metric": "accuracy",
         "percent": True,
         "lower_is_better": False,

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from sifting import checksums
 from sifting.bench.results import _choice, keep_results, read_results, result_of, rounded, worth
+from sifting.bench.running import FORMAT
 from sifting.training.run_folder import RunError
 
 
@@ -57,6 +59,25 @@ def test_results_of_another_format_are_refused(tmp_path: Path) -> None:
         read_results(tmp_path)
     (tmp_path / "digits.json").rename(tmp_path / "_notes.json")
     assert read_results(tmp_path) == {}
+
+
+def test_damaged_results_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "digits.json"
+    checksums.write_json(path, {"format": FORMAT, "task": "digits", "target": 0.5})
+    assert read_results(tmp_path)["digits"]["target"] == 0.5
+    whole = path.read_text()
+    for content in (
+        "[]",
+        "{",
+        "[" * 200_000,
+        whole.replace("0.5", "0.6"),
+        f'{{"format": {FORMAT}}}',
+    ):
+        path.write_text(content)
+        with pytest.raises(
+            (RunError, ValueError), match=r"digits\.json is (damaged|not as it was written)"
+        ):
+            read_results(tmp_path)
 
 
 def test_a_task_of_which_nothing_has_finished_has_no_result(tmp_path: Path) -> None:

@@ -172,3 +172,20 @@ def test_every_option_says_what_it_is(capsys):
     said = capsys.readouterr().out
     for option in ("--exit", "--keep", "--rows", "--frozen", "--ahead", "--devices", "--json"):
         assert option in said
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 200_000, "config.json is damaged: maximum recursion depth"),
+        ("[1]", "config.json is damaged: it holds no JSON object"),
+        ("{", "config.json is damaged: "),
+        ('{"n_layer": 2, "hidden_size": {}}', "config.json is no transformer's config: "),
+        ('{"hidden_size": "wide"}', "the config has none of num_hidden_layers"),
+    ],
+    ids=["deep", "list", "cut", "type", "text"],
+)
+def test_a_config_that_is_none_is_named(tmp_path, capsys, content, message):
+    (tmp_path / "config.json").write_text(content)
+    assert cli.main(["cost", str(tmp_path)]) == 2
+    assert message in capsys.readouterr().err

@@ -50,6 +50,35 @@ def test_a_number_that_means_no_label_is_no_class_that_tells() -> None:
         sifter.score({"x": x, "labels": unlike})
 
 
+class Shifted(nn.Module):
+    """Predicts the next token's class; its classes have weights, and its labels are smoothed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        z = self.scale * x
+        if labels is None:
+            return {"logits": z}
+        rows, wanted = z[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+        weight = torch.tensor([0.3, 1.1])
+        return {
+            "logits": z,
+            "loss": F.cross_entropy(rows, wanted, weight=weight, label_smoothing=0.2),
+        }
+
+
+@pytest.mark.filterwarnings("ignore:the model's loss is not one:sifting.SiftingWarning")
+def test_a_label_that_a_shift_leaves_out_is_no_class_that_tells() -> None:
+    """With its first label, the first batch would seem to have shown that there are no weights."""
+    sifter = Sifter(Shifted(), exit="last", score="loss")
+    x = torch.randn(2, 2, 2)
+    sifter.score({"x": x, "labels": torch.tensor([[1, 0], [0, 0]])})
+    with pytest.raises(ValueError, match="class weights"):
+        sifter.score({"x": x, "labels": torch.tensor([[1, 1], [0, 0]])})
+
+
 class Segmenting(nn.Module):
     def __init__(self, ignore: int) -> None:
         super().__init__()

@@ -72,6 +72,7 @@ def test_a_last_line_cut_within_a_character_is_skipped_too(tmp_path):
     ("bad", "message"),
     [
         (b'{"step": 2, "ear\n', "line 2 is damaged"),
+        (b"[" * 200_000 + b"\n", "line 2 is damaged"),
         (b"[1, 2]\n", "line 2 must be an object with `early` and `exact`"),
         (b'{"step": 2, "early": [1]}\n', "line 2 must be an object"),
         (line(early=[1, 2, 3]), "line 2: batch 0 has"),

@@ -44,6 +44,14 @@ def test_the_second_process_is_refused_by_the_name_of_the_first_even_after_a_cra
     assert sorted(os.listdir(folder)) == [".lock", "run.json"]
 
 
+def test_a_name_of_the_first_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    with locked(tmp_path):
+        for content in ("", "[]", '{"process": 1}', "[" * 200_000):
+            (tmp_path / ".locked-by.json").write_text(content)
+            with pytest.raises(RunError, match="is in use by another process"), locked(tmp_path):
+                pass
+
+
 def test_a_folder_in_which_nothing_was_written_goes_again(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no data"), locked(tmp_path / "a" / "b"):
         raise ValueError("no data")

@@ -42,6 +42,15 @@ def test_a_line_cut_off_at_the_end_is_left_out_and_one_in_the_middle_is_damage(
         read_run(folder.path)
 
 
+@pytest.mark.parametrize("line", ["[" * 200_000, "7", "[]", '{"step": ' + "9" * 5000 + "}"])
+def test_a_line_that_is_no_object_or_too_deep_is_damage(tmp_path: Path, line: str) -> None:
+    folder = make(tmp_path)
+    log = folder.path / "metrics.jsonl"
+    log.write_text(f"{log.read_text()}{line}\n{{}}\n")
+    with pytest.raises(RunError, match=r"metrics.jsonl, line 6, is damaged"):
+        read_run(folder.path)
+
+
 def test_a_shortened_log_of_a_run_that_is_over_is_not_taken_for_the_whole(tmp_path: Path) -> None:
     folder = make(tmp_path)
     folder.finish("finished", {"accuracy": 0.5})

@@ -6,13 +6,12 @@ PAGES/bench/TASK.md     a page, and TASK.svg
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sifting import files
+from sifting import checksums, files
 from sifting.bench import protocol
 from sifting.bench.registry import LANGUAGE, TASKS
 from sifting.bench.results import read_results
@@ -86,8 +85,7 @@ def texts(results: Path, pages: Path) -> dict[Path, str]:
 def _optional(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
+    return checksums.read_json(path, required=False)
 
 
 def summary(results: Mapping[str, Result]) -> str:

@@ -25,7 +25,7 @@ def curves(name: str, result: Result) -> bytes:
         *protocol.LONGER[1:2],
     )
     arms = [
-        arm for arm in dict.fromkeys(wanted) if arm and result["curves"].get(arm, {}).get("figure")
+        arm for arm in dict.fromkeys(wanted) if arm and result["curves"].get(arm, {}).get("metric")
     ]
     scale = 100.0 if result["percent"] else 1.0
     whole = result["curves"][protocol.BASELINE]["seconds"][-1]
@@ -35,7 +35,7 @@ def curves(name: str, result: Result) -> bytes:
         for index, arm in enumerate(arms):
             found = result["curves"][arm]
             shares = [second / whole for second in found["seconds"]]
-            values = [scale * value for value in found["figure"]]
+            values = [scale * value for value in found["metric"]]
             early += [value for share, value in zip(shares, values, strict=True) if share > EARLY]
             lines.append(Line(index, shares, values, size=4))
         low, high = reach(heights(lines))

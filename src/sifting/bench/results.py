@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sifting import checksums, files
+from sifting import checksums
 from sifting.bench import protocol
 from sifting.bench.running import ADVICE, FORMAT, NAME
 from sifting.training.run_folder import Run, RunError, read_run
@@ -46,7 +45,7 @@ def keep_results(runs: Path, out: Path) -> list[Path]:
             continue
         out.mkdir(parents=True, exist_ok=True)
         path = out / f"{found['task']}.json"
-        files.write_json(path, found)
+        checksums.write_json(path, found)
         written.append(path)
     return written
 
@@ -55,11 +54,13 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
     """The results by task."""
     found = {}
     for path in sorted(folder.glob("[!_]*.json")):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = checksums.read_json(path, required=False)
         if content.get("format") != FORMAT:
             raise RunError(
                 f"{path} has format {content.get('format')!r}; this release reads {FORMAT}"
             )
+        if not isinstance(content.get("task"), str):
+            raise RunError(f"{path} is damaged: it names no task")
         found[content["task"]] = content
     return found
 
@@ -204,11 +205,11 @@ def _curve(runs: Sequence[Run]) -> dict[str, list[float]]:
     curves = [curve for curve in curves if len(curve) and curve.reference is not None]
     count = min((len(curve) for curve in curves), default=0)
     if not count:
-        return {"seconds": [], "updates": [], "figure": []}
+        return {"seconds": [], "updates": [], "metric": []}
     return {
         "seconds": [float(np.mean([c.axis("reference")[i] for c in curves])) for i in range(count)],
         "updates": [float(np.mean([c.steps[i] for c in curves])) for i in range(count)],
-        "figure": [float(np.mean([c.values[i] for c in curves])) for i in range(count)],
+        "metric": [float(np.mean([c.values[i] for c in curves])) for i in range(count)],
     }
 
 

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from sifting.cost import BERT_BASE, PredictedCost, predict, shape_of
+from sifting.checksums import parse_object
+from sifting.cost import BERT_BASE, PredictedCost, Shape, predict, shape_of
 from sifting.terminal import say
 
 
@@ -120,6 +121,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _shape_in(path: Path, length: int) -> Shape:
+    try:
+        return shape_of(parse_object(path.read_bytes(), path), length=length)
+    except TypeError as error:
+        raise ValueError(f"{path} is no transformer's config: {error}") from error
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a prediction."""
     args = build_parser().parse_args(argv)
@@ -129,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             path = Path(args.config)
             path = path / "config.json" if path.is_dir() else path
-            shape = shape_of(json.loads(path.read_text(encoding="utf-8")), length=args.length)
+            shape = _shape_in(path, args.length)
         if args.exit != "last" and not args.exit.isdigit():
             raise ValueError(f"--exit {args.exit}: give a block number, or 'last'")
         if args.rows not in (None, "labelled") and not args.rows.isdigit():

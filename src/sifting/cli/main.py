@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import signal
-import sys
 from collections.abc import Sequence
 
 from sifting._version import __version__
@@ -90,10 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("sifting"):
             raise
-        print(
+        say(
             f"sift {args.command} needs {error.name}, which is not installed: "
             f"pip install 'sifting[{extra}]'",
-            file=sys.stderr,
+            error=True,
         )
         return 2
 

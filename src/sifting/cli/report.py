@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.watch is not None and not args.watch > 0:
         parser.error(f"--watch {args.watch:g}: give a number of seconds above 0")
     if args.target is not None and not math.isfinite(args.target):
-        parser.error(f"--target {args.target}: give a finite figure of merit, e.g. 0.78")
+        parser.error(f"--target {args.target}: give a finite value of the metric, e.g. 0.78")
     plan = ReportRequest(args.runs, out, kind, args.figures, args.target)
     if args.watch is not None:
         _watch(plan, args.watch)

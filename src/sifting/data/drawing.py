@@ -172,13 +172,18 @@ class IndexSource:
         return self._read(source, place.steps)
 
     def _make_stream(
-        self, place: IndexPosition, own: OwnPlace | None, begun: Iterator[Any] | None = None
+        self,
+        place: IndexPosition,
+        own: OwnPlace | None,
+        begun: Iterator[Any] | None = None,
+        *,
+        again: bool = False,
     ) -> IndexStream:
         inner = self.sampler.inner
         options: dict[str, Any] = {"seed": place.seed, "whole": self.whole}
         if not isinstance(self.sampler, StatefulIndexSampler):
             return IndexStream(inner, **options)
-        first = FirstPass(inner, own, begun)
+        first = FirstPass(inner, own, begun, again=again)
         after = None if own is None else (own.batches, own.samples)
         stream = IndexStream(inner, **options, first=first, after=after, said=first.said)
         self.sampler.told = lambda: stream.note.said
@@ -234,7 +239,7 @@ class IndexSource:
         The order is begun, and asked for its first indices, with the streams of the first time.
         """
         place.begun.restore(self.loader)
-        stream = self._make_stream(place, own)
+        stream = self._make_stream(place, own, again=True)
         place.asked.restore(self.loader)
         stream.go_to(place.stream)
         self._here = here, place.later

@@ -195,12 +195,19 @@ class FirstPass:
         sampler: the loader's.
         own: where to begin; None for the beginning.
         begun: an iteration that was begun already, to go on with.
+        again: whether the order is drawn again as it was the first time: then one that cannot be
+            told is passed over up to the place, and not drawn once more, as torchdata would.
     """
 
     def __init__(
-        self, sampler: Iterable[Any], own: OwnPlace | None, begun: Iterator[Any] | None = None
+        self,
+        sampler: Iterable[Any],
+        own: OwnPlace | None,
+        begun: Iterator[Any] | None = None,
+        *,
+        again: bool = False,
     ) -> None:
-        self._sampler, self._own = sampler, own
+        self._sampler, self._own, self._again = sampler, own, again
         self._order = iter(sampler) if begun is None else begun
 
     def __iter__(self) -> Iterator[Any]:
@@ -225,6 +232,10 @@ class FirstPass:
         sampler: Any = self._sampler
         if not self.tells:
             self._order = islice(self._order, own.batches, None)
+            return
+        if self._again and not _says_its_order(self._order):
+            for _ in islice(self._order, own.batches):
+                pass
             return
         if _stateful(sampler):
             sampler.load_state_dict(own.said.sampler)
@@ -289,6 +300,12 @@ def _order_in(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _has_begun(base: Any) -> bool:
     return bool(getattr(base, "__dict__", {}).get("_initial_iter_for_state_dict"))
+
+
+def _says_its_order(order: Any) -> bool:
+    """Whether an iteration of torchdata's over a sampler holds what that sampler says, if anything."""
+    inside = (getattr(order, "sampler", order), getattr(order, "sampler_iter", order))
+    return any(map(_stateful, inside))
 
 
 def _stateful(one: Any) -> bool:

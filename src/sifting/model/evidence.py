@@ -46,6 +46,10 @@ class CheckedClasses:
         self.checks += 1
         for name, labels_BX, mask_BX, classes, ignorable in _classes(plan, batch):
             told_C = telling(labels_BX, mask_BX, classes, ignorable).cpu()
+            if ignorable and labels_BX.shape[1] > 1:
+                # nor need the first be a label: of a model that shifts it is none
+                rest = labels_BX[:, 1:], mask_BX[:, 1:]
+                told_C &= telling(*rest, classes, ignorable).cpu()
             known_C = self._known.get(name)
             if known_C is None or not bool(known_C.any()):
                 self._known[name] = told_C

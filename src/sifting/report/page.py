@@ -150,11 +150,11 @@ def _dotted(name: str) -> Markup:
 
 
 def _parted(cell: str) -> Markup | str:
-    """A figure with its interval, which may be broken between the two and nowhere else."""
-    figure, bracket, interval = cell.partition(" (")
-    if not bracket or not re.fullmatch(r"[−+\-\d.]+", figure) or len(interval) > 24:
+    """A number with its interval, which may be broken between the two and nowhere else."""
+    number, bracket, interval = cell.partition(" (")
+    if not bracket or not re.fullmatch(r"[−+\-\d.]+", number) or len(interval) > 24:
         return cell
-    return Markup("<span>{}</span> <span>({}</span>").format(figure, interval)
+    return Markup("<span>{}</span> <span>({}</span>").format(number, interval)
 
 
 def _numeric(table: Table) -> list[bool]:

@@ -110,7 +110,7 @@ def read_pairs(path: str | Path) -> Pairs:
         where = f"{file}, line {i + 1}"
         try:
             record = json.loads(line)
-        except ValueError as error:  # bad JSON, or bytes that are not UTF-8
+        except (ValueError, RecursionError) as error:  # bad JSON, or bytes that are not UTF-8
             if i == last:
                 warnings.warn(f"{where} is cut off and was skipped", stacklevel=2)
                 continue

@@ -83,5 +83,5 @@ def _holder(folder: Path) -> str:
     try:
         found = json.loads((folder / HOLDER).read_text(encoding="utf-8"))
         return f"process {found['process']} on {found['host']} ({found['command']}, since {found['since']})"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return "another process"

@@ -187,7 +187,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines):
                 warnings.warn(f"{path}: the last line was cut off and is left out", stacklevel=3)
                 break

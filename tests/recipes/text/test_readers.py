@@ -67,6 +67,12 @@ def no_json(folder: Path) -> Path:
     return path
 
 
+def deep(folder: Path) -> Path:
+    path = folder / "a.jsonl"
+    path.write_text('{"text": "one"}\n' + "[" * 200_000 + "\n")
+    return path
+
+
 def damaged(folder: Path) -> Path:
     path = folder / "a.parquet"
     path.write_bytes(b"nonsense")
@@ -87,6 +93,7 @@ def strange(folder: Path) -> Path:
         (undecodable, r"a\.txt is not UTF-8: byte 5 is 0xff"),
         (undecodable_lines, r"a\.jsonl is not UTF-8: byte 26 is 0xe9"),
         (no_json, r"a\.jsonl, line 2, is not JSON"),
+        (deep, r"a\.jsonl, line 2, is not JSON"),
         (lambda p: json_lines(p / "a.jsonl", [1]), r"line 1, holds no JSON object"),
         (lambda p: json_lines(p / "a.jsonl", {"text": 3}), r"line 1, holds int where text"),
         (lambda p: json_lines(p / "a.jsonl", {"x": "a"}), r"has the columns x, and none is called"),

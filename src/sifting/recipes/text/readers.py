@@ -108,7 +108,7 @@ def _json_lines(path: Path, column: str | None) -> Iterator[str]:
                 continue
             try:
                 record = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise DataError(f"{path}, line {number}, is not JSON: {error}") from error
             if not isinstance(record, dict):
                 raise DataError(f"{path}, line {number}, holds no JSON object")
