@@ -22,7 +22,7 @@ from sifting.integrations.trl import (  # noqa: E402
     dft_losses,
     fused_losses,
 )
-from tests.helpers.trl_sft import PAPER, Watched, data, llama, make, run  # noqa: E402
+from tests.helpers.trl_sft import PAPER, Sifted, Watched, data, llama, make, run  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("default"),  # of TRL and datasets, not ours
@@ -102,6 +102,35 @@ def test_every_way_of_training_is_sifted(tmp_path: Path, name: str) -> None:
         assert sum(sizes) == stats.samples_trained
     logged = trainer.state.log_history
     assert any("sifting/rho_approx" in entry for entry in logged)
+
+
+def test_a_quantised_base_is_scored_and_left_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    llama().save_pretrained(tmp_path)
+    config = hf.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True
+    )
+
+    def trained(kind: type[Any] = Sifted, **more: Any) -> Any:
+        model = hf.AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=config)
+        torch.manual_seed(
+            0
+        )  # of the adapters, which are above the exit, so that reuse=True has an effect
+        adapters = lora(target_modules=["q_proj", "down_proj"], layers_to_transform=[1, 2])
+        return run(tmp_path, kind, model=model, extra=adapters, **more)
+
+    def base(trainer: Any) -> list[Any]:
+        return [p for p in trainer.model.parameters() if hasattr(p, "quant_state")]
+
+    plain, whole = trained(Watched), trained(sift={"keep": 1.0})
+    assert whole.losses == plain.losses
+    assert base(plain)
+    for sift in ({"audit_every": 1}, {"exit": "tuned"}, {"reuse": True}):
+        sifted = trained(sift=sift)
+        assert sifted.sifter.stats().selections == 4
+        for mine, other in zip(base(sifted), base(plain), strict=True):
+            assert mine.quant_state.nested  # as loaded, not packed for inference
+            assert torch.equal(mine, other)
 
 
 @pytest.mark.parametrize("name", ["completion", "padding_free"])

@@ -51,11 +51,11 @@ def test_a_number_that_means_no_label_is_no_class_that_tells() -> None:
 
 
 class Shifted(nn.Module):
-    """Predicts the next token's class; its classes have weights, and its labels are smoothed."""
+    """Predicts the next token's class; its classes have weights, and its labels may be smoothed."""
 
-    def __init__(self) -> None:
+    def __init__(self, smoothing: float) -> None:
         super().__init__()
-        self.scale = nn.Parameter(torch.ones(()))
+        self.scale, self.smoothing = nn.Parameter(torch.ones(())), smoothing
 
     def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
         z = self.scale * x
@@ -65,18 +65,28 @@ class Shifted(nn.Module):
         weight = torch.tensor([0.3, 1.1])
         return {
             "logits": z,
-            "loss": F.cross_entropy(rows, wanted, weight=weight, label_smoothing=0.2),
+            "loss": F.cross_entropy(rows, wanted, weight=weight, label_smoothing=self.smoothing),
         }
 
 
 @pytest.mark.filterwarnings("ignore:the model's loss is not one:sifting.SiftingWarning")
-def test_a_label_that_a_shift_leaves_out_is_no_class_that_tells() -> None:
+@pytest.mark.parametrize(
+    ("smoothing", "alike", "unlike"),
+    [
+        (0.2, [[1, 0], [0, 0]], [[1, 1], [0, 0]]),
+        (0.0, [[1, 1, 0], [1, 1, 0], [0, 1, 0]], [[1, 1, 1], [0, 0, 0], [1, 1, 1]]),
+    ],
+)
+def test_a_label_that_a_shift_leaves_out_is_no_class_that_tells(
+    smoothing: float, alike: list[list[int]], unlike: list[list[int]]
+) -> None:
     """With its first label, the first batch would seem to have shown that there are no weights."""
-    sifter = Sifter(Shifted(), exit="last", score="loss")
-    x = torch.randn(2, 2, 2)
-    sifter.score({"x": x, "labels": torch.tensor([[1, 0], [0, 0]])})
+    sifter = Sifter(Shifted(smoothing), exit="last", score="loss")
+    torch.manual_seed(0)
+    x = torch.randn(len(alike), len(alike[0]), 2)
+    sifter.score({"x": x, "labels": torch.tensor(alike)})
     with pytest.raises(ValueError, match="class weights"):
-        sifter.score({"x": x, "labels": torch.tensor([[1, 1], [0, 0]])})
+        sifter.score({"x": x, "labels": torch.tensor(unlike)})
 
 
 class Segmenting(nn.Module):

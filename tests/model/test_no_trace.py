@@ -67,6 +67,34 @@ def test_modes_come_back_one_by_one_also_after_an_error() -> None:
     assert torch.is_grad_enabled()
 
 
+class Quantised(nn.Module):
+    """As bitsandbytes' 4-bit layer does on a CPU: it rounds its weights for inference, and keeps them so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(3), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            self.weight.data = self.weight.data.bfloat16().float()
+        return x * self.weight
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_layers_that_pack_their_weights_for_inference_are_not_made_to(
+    monkeypatch: pytest.MonkeyPatch, training: bool
+) -> None:
+    monkeypatch.setattr(Quantised, "__module__", "bitsandbytes.nn.modules")
+    layer, dropout = Quantised().train(training), nn.Dropout()
+    before = layer.weight.clone()
+    x = torch.ones(4, 3)
+    with no_trace(nn.Sequential(layer, dropout)):
+        assert not dropout.training
+        assert torch.equal(dropout(layer(x)), x * before)
+    assert layer.training is training
+    assert torch.equal(layer.weight, before)
+
+
 def test_a_cache_built_inside_can_be_trained_through_afterwards() -> None:
     class Lazy(nn.Module):
         table: torch.Tensor | None = None

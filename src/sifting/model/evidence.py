@@ -115,7 +115,9 @@ def _classes(plan: Plan, batch: Any) -> list[tuple[str, Tensor, Tensor, int, lis
         flat_BX = values[:, part.shift :] if part.shift and values.ndim > 1 else values
         flat_BX = flat_BX.reshape(len(values), -1).long()
         mask_BX = (flat_BX >= 0) & (flat_BX < classes) & (flat_BX != part.ignore)
-        found.append((str(part.labels), flat_BX, mask_BX, classes, []))
+        # where its loss is not the part's, the model may leave out labels that the part has
+        numbers = most_frequent(flat_BX[mask_BX]) if plan.kind == "model" else []
+        found.append((str(part.labels), flat_BX, mask_BX, classes, numbers))
     # nothing says which logits, so any number may be a class, or mean none
     if plan.kind == "model" and not plan.parts:
         for name, values in labels.items():

@@ -26,10 +26,11 @@ def no_trace(model: nn.Module) -> Iterator[None]:
     >>> model.training, model[0].num_batches_tracked.item()
     (True, 0)
 
-    Gradients are off, every module is in eval mode; module modes, buffers and the random
-    streams of Python, NumPy, the CPU and the model's CUDA devices are restored, also when the
-    body raises. `torch.no_grad` is used rather than inference mode, since a cache that a model
-    builds lazily under inference mode could not be used in training afterwards.
+    Gradients are off, every module is in eval mode, but quantised layers that would be changed by
+    it; module modes, buffers and the random streams of Python, NumPy, the CPU and the model's CUDA
+    devices are restored, also when the body raises. `torch.no_grad` is used rather than inference
+    mode, since a cache that a model builds lazily under inference mode could not be used in
+    training afterwards.
     """
     trace = _Trace(model)
     streams = RandomState.now()
@@ -71,8 +72,9 @@ class _Trace:
     def evaluate(self) -> None:
         """Put every module into eval mode, and past what it is compiled to."""
         for module, training in self.modes:
-            if training:
-                _put_mode(module, False)
+            mode = repacks_itself(module)
+            if training is not mode:
+                _put_mode(module, mode)
         # model.compile() replaces the call itself, past every hook and every change of the modules
         for module, _ in self.compiled:
             module._compiled_call_impl = None
@@ -133,6 +135,18 @@ def _put_mode(module: nn.Module, training: bool) -> None:
 def _pure(module: nn.Module) -> bool:
     """The layers of torch.nn do not write to their buffers in eval mode; other modules may."""
     return type(module).__module__.startswith("torch.nn.modules")
+
+
+def repacks_itself(module: nn.Module) -> bool:
+    """Whether eval mode would make a layer change its weights for good.
+
+    The 4-bit layers of bitsandbytes do on some CPUs: they are packed, and rounded, for inference. Training mode
+    means nothing else to them.
+
+    >>> repacks_itself(nn.Linear(2, 2))
+    False
+    """
+    return type(module).__module__.startswith("bitsandbytes.")
 
 
 def buffers_of(module: nn.Module) -> _Buffers:

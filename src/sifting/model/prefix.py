@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from sifting.model.call import Call, parameters
 from sifting.model.features import stopped_in
 from sifting.model.gate import Gate
-from sifting.model.no_trace import buffers_of, no_trace, put_buffers_back
+from sifting.model.no_trace import buffers_of, no_trace, put_buffers_back, repacks_itself
 from sifting.model.stack import Stack, StackError
 from sifting.model.values import first_tensor, tensors_in, with_first_tensor
 from sifting.model.wiring import Wiring
@@ -123,7 +123,7 @@ class Prefix:
             with no_trace(model):
                 scored = stopped_in(stack, self.k, run)
                 for module, mode in modes:
-                    module.training = mode
+                    module.training = mode or repacks_itself(module)
                 streams = StreamWatch(scored.device)
                 with torch.enable_grad():
                     trained = stopped_in(stack, self.k, run)
