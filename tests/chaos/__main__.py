@@ -46,6 +46,7 @@ def counts(results: list[dict[str, Any]]) -> list[list[str]]:
     ]
 
 
+DAMAGES = 7 * 6 * 20  # targets, ways, and files of the largest: every file in every way
 HOWS = ("right", "refused", "wrong")
 WORDS = {"whole": "a finished run", "interrupted": "an interrupted run", "cache": "the cache"}
 
@@ -56,7 +57,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=200, help="interruptions, at least")
-    parser.add_argument("--damages", type=int, default=560)
+    parser.add_argument("--damages", type=int, default=DAMAGES)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--only", choices=["kill", "damage", "write"])
     args = parser.parse_args()

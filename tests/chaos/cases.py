@@ -206,8 +206,9 @@ def corrupt(site: Site, number: int) -> dict[str, Any]:
         shutil.copytree(base, out)
         words = command(name, site.work, out)
     names = [each for each in files_of(root) if not each.endswith(".lock")]
-    file = names[turn % len(names)]
-    way = WAYS[(turn // len(names) + turn) % len(WAYS)]
+    again, which = divmod(turn, len(names))
+    file = names[which]
+    way = WAYS[(again + which) % len(WAYS)]  # every file in every way, after six rounds
     # the same file of another run: as sound as can be, and not its own
     others = [e for e in names if e != file and Path(e).name == Path(file).name]
     other = root / rng.choice(others) if others else _elsewhere(site, name, file)
