@@ -24,7 +24,7 @@ import sifting.report.paper  # noqa: F401  imported here, so that no run has to
 from sifting.cli import main as sift
 from sifting.log import LOGGER
 from sifting.training.checkpoints import Checkpoints
-from sifting.training.run_folder import read_run
+from sifting.training.run_folder import read_run, resumable
 from tests.helpers.text import prose
 
 CRASHED = 70  # what a process ends with after an exception that nobody caught
@@ -164,7 +164,7 @@ def end_of(out: Path) -> dict[str, Any]:
         run = read_run(path)
         assert run.status == "finished", f"{path} is {run.status}"
         checkpoints = Checkpoints(path / "checkpoints")
-        state = checkpoints.load(int((run.summary or {})["updates"]))
+        state = checkpoints.load(int((run.summary or {})["updates"]), resumable(path)["id"])
         kept = {name: state[name] for name in ("update", "model", "optimizer", "schedule", "last")}
         sifters = [dict(part["sifter"]) for part in state["ranks"]]
         for sifter in sifters:

@@ -67,6 +67,9 @@ def test_a_checkpoint_of_another_run_or_step_is_not_taken(tmp_path: Path) -> Non
     checkpoints = three(tmp_path)
     with pytest.raises(RunError, match="is a checkpoint of another run"):
         checkpoints.newest("somebody else")
+    with pytest.raises(RunError, match=r"state\.pt is a checkpoint of another run"):
+        checkpoints.load(30, "somebody else")
+    assert checkpoints.load(30, "me")["x"].tolist() == [30.0] * 3
     checkpoints.path(20).rename(checkpoints.path(40))
     found = checkpoints.newest("me")
     assert found.step == 30

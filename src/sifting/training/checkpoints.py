@@ -79,11 +79,15 @@ class Checkpoints:
         _refuse_link(path)
         shutil.rmtree(path, ignore_errors=True)
 
-    def load(self, step: int) -> dict[str, Any]:
+    def load(self, step: int, run: str | None = None) -> dict[str, Any]:
         """Read a checkpoint.
 
+        Args:
+            step: which one.
+            run: ID of the run that it must be of.
+
         Raises:
-            RunError: where it is damaged, is no run's, or cannot be read.
+            RunError: where it is damaged, is another run's, or cannot be read.
         """
         path = self.path(step) / "state.pt"
         try:
@@ -96,6 +100,8 @@ class Checkpoints:
             raise RunError(
                 f"{path} is of update {str(state['update'])[:40]}: it is in the wrong folder"
             )
+        if run is not None and state.get("run") != run:
+            raise RunError(f"{path} is a checkpoint of another run")
         return state
 
     def newest(self, run: str | None = None) -> Found:
@@ -110,10 +116,7 @@ class Checkpoints:
         passed: list[str] = []
         for step in reversed(self.steps()):
             try:
-                state = self.load(step)
-                if run is not None and state.get("run") != run:
-                    raise RunError(f"{self.path(step)} is a checkpoint of another run")
-                return Found(step, state, tuple(passed))
+                return Found(step, self.load(step, run), tuple(passed))
             except RunError as error:
                 passed.append(str(error))
         if passed:
