@@ -19,7 +19,7 @@ from typing import Any
 from sifting.markdown import table
 from tests.chaos.cases import Site
 from tests.chaos.runs import REPORT, prepare
-from tests.chaos.writes import cases
+from tests.chaos.writes import cases, interruptions
 
 
 def counts(results: list[dict[str, Any]]) -> list[list[str]]:
@@ -55,7 +55,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kills", type=int, default=120, help="chains of up to five interruptions")
+    parser.add_argument("--kills", type=int, default=200, help="interruptions, at least")
     parser.add_argument("--damages", type=int, default=560)
     parser.add_argument("--short", action="store_true")
     parser.add_argument("--only", choices=["kill", "damage", "write"])
@@ -82,7 +82,7 @@ def main() -> int:
             for n in ("kills", "damages", "writes")
             if not n.startswith(args.only)
         }
-    for name, attack in cases(site, **size):
+    for name, attack in cases(site, results, **size):
         if name in done:
             continue
         result = {"case": name, **attack()}
@@ -107,12 +107,11 @@ def told(results: list[dict[str, Any]]) -> str:
     of: dict[str, list[dict[str, Any]]] = {"kill": [], "damage": [], "write": []}
     for result in results:
         of[result["case"].split()[0]].append(result)
-    kills = sum(len(result["signals"]) for result in of["kill"])
     files = {(result["workload"], result["file"]) for result in of["damage"]}
     writes = Counter(result["workload"] for result in of["write"])
     each = ", ".join(f"{count} of {name}" for name, count in writes.items())
     return (
-        f"{kills} interruptions in {len(of['kill'])} chains, {len(of['damage'])} damaged files "
+        f"{interruptions(results)} interruptions in {len(of['kill'])} chains, {len(of['damage'])} damaged files "
         f"({len(files)} different ones), {len(of['write'])} failed writes ({each}); "
         f"{sum(bool(result['wrong']) for result in results)} wrong"
     )

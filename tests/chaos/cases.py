@@ -52,6 +52,11 @@ class Site:
     seconds: dict[str, float] = field(default_factory=dict)
     _whole: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def workloads(self) -> list[str]:
+        """What is interrupted, in turn."""
+        return ["mine", "compare"] if self.short else list(WORKLOADS)
+
     def whole(self, name: str) -> dict[str, Any]:
         """How a workload ends where nothing disturbs it."""
         out = self.work / "whole" / name
@@ -114,8 +119,7 @@ def wrong_end(site: Site, name: str, out: Path, child: Child) -> str | None:
 def kill(site: Site, number: int) -> dict[str, Any]:
     """A run that is interrupted one to five times, at any moment, until it ends."""
     rng, folder = site.case("kill", number)
-    names = ["mine", "compare"] if site.short else list(WORKLOADS)
-    name = names[number % len(names)]
+    name = site.workloads[number % len(site.workloads)]
     site.whole(name)
     out, sent, wrong = folder / "run", [], None
     fresh = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -152,18 +153,33 @@ def _wrong_report(folder: Path, code: int | None, said: str) -> str | None:
 Case = tuple[str, Callable[[], dict[str, Any]]]
 
 
+def interruptions(results: list[dict[str, Any]]) -> int:
+    """How many signals were sent to runs under way."""
+    return sum(len(result.get("signals", ())) for result in results)
+
+
 def cases(
-    site: Site, *, kills: int, damages: int, writes: tuple[str, ...], some: int | None
+    site: Site,
+    results: list[dict[str, Any]],
+    *,
+    kills: int,
+    damages: int,
+    writes: tuple[str, ...],
+    some: int | None,
 ) -> Iterator[Case]:
     """Every case, by a name that tells it from others.
 
     Args:
-        kills: chains of interruptions.
+        site: where they take place.
+        results: of the cases so far, which grow as each is done.
+        kills: interruptions, in chains of up to five: how many come before a run's end is chance.
         damages: files.
         writes: workloads of which every write fails once.
         some: of them, only so many, spread evenly.
     """
-    for number in range(kills):
+    for number in itertools.count():
+        if number % len(site.workloads) == 0 and interruptions(results) >= kills:
+            break  # each workload had as many chains as any other
         yield f"kill {number}", lambda n=number: kill(site, n)
     for number in range(damages):
         yield f"damage {number}", lambda n=number: corrupt(site, n)

@@ -35,6 +35,13 @@ def run(folder):
     return folder / "run"
 
 
+@pytest.mark.parametrize("name", ["\x1b[2J\u202ex.png", "[bold]x.png"])
+def test_the_name_of_a_drawing_is_shown_and_not_obeyed(run, undrawn, capsys, name):
+    assert main(["estimate", str(run), "--resamples", "20", "-o", name]) == 0
+    shown = name.replace("\x1b", "\ufffd").replace("\u202e", "\ufffd")
+    assert f"wrote {shown}" in capsys.readouterr().out
+
+
 def test_gsgd_says_where_the_bounds_cross(folder, undrawn, capsys):
     assert main(["gsgd", *SMALL["gsgd"], "--sigma", "0.2"]) == 0
     out = capsys.readouterr().out

@@ -152,7 +152,7 @@ def _run(out: Path, seeds: int, updates: int) -> int:
     console.print(about)
     extra = Extra("Greedy SGD against SGD", about, drawing.read_bytes())
     report = write_html(collect([out / "runs"]), out / "report.html", extras=[extra])
-    console.print(f"\nthe report, with every metric over time, is {report}")
+    say(f"\nthe report, with every metric over time, is {report}")
     return 0
 
 

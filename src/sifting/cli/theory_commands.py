@@ -9,6 +9,7 @@ import numpy as np
 
 from sifting.cli.theory_past import noise_many
 from sifting.cli.theory_tables import chunks, open_console, progress_bar, table, until, with_error
+from sifting.terminal import say
 from sifting.theory import (
     DeepLinearNetwork,
     LeastSquares,
@@ -99,7 +100,7 @@ def gsgd(args: argparse.Namespace) -> None:
             + f"; its measured loss leads {until(s.crossover_measured(arm_name))}"
         )
     plot_simulation(s, path)
-    console.print(f"wrote {path}")
+    say(f"wrote {path}")
 
 
 def exits(args: argparse.Namespace) -> None:
@@ -124,7 +125,7 @@ def exits(args: argparse.Namespace) -> None:
     title = f"{args.layers} {args.kind} layers of width {args.width}"
     table(console, f"P(exit keeps the order of two losses): {title}", columns, rows)
     plot_exits(betas, sampled, args.pairs, path, title=title)
-    console.print(f"wrote {path}")
+    say(f"wrote {path}")
 
 
 def rho(args: argparse.Namespace) -> None:
@@ -158,7 +159,7 @@ def rho(args: argparse.Namespace) -> None:
     title = f"ρ_R for errors N({args.eps:g}, {args.delta:g}²)"
     table(console, title, ["R", "exact", "sampled, 95 %", "paper ≥", "of exact"], rows)
     plot_rho(sampled, args.eps, args.delta, path)
-    console.print(f"wrote {path}")
+    say(f"wrote {path}")
 
 
 def noise(args: argparse.Namespace) -> None:
@@ -198,7 +199,7 @@ def noise(args: argparse.Namespace) -> None:
     columns = ["σ", "paper ≥", "1 − max h", "symmetric ≥", "Gauss ≥", *measured]
     table(console, "Share of ρ₂ that noise leaves, R = 2", columns, rows)
     plot_noise(sigmas, {k: (np.array(a), np.array(b)) for k, (a, b) in measured.items()}, path)
-    console.print(f"wrote {path}")
+    say(f"wrote {path}")
 
 
 def _check_log(path: Path) -> None:
@@ -280,4 +281,4 @@ def estimates(args: argparse.Namespace) -> None:
             e,
             path,
         )
-        console.print(f"wrote {path}")
+        say(f"wrote {path}")

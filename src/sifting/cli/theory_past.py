@@ -7,6 +7,7 @@ import argparse
 import numpy as np
 
 from sifting.cli.theory_tables import open_console, progress_bar, table, with_error
+from sifting.terminal import say
 from sifting.theory import (
     LeastSquares,
     LogisticRegression,
@@ -92,7 +93,7 @@ def kept(args: argparse.Namespace) -> None:
     )
     console.print(f"Kept at this ε of many candidates with losses of a known law: {known}.")
     plot_kept(results, path)
-    console.print(f"wrote {path}")
+    say(f"wrote {path}")
 
 
 def weakly_convex(args: argparse.Namespace) -> None:
@@ -150,7 +151,7 @@ def weakly_convex(args: argparse.Namespace) -> None:
         f"{eta['phase']:.3g}, F(w_K) = {phase.objective(runs['phase'][-1]).mean():.3g}"
     )
     plot_weak(steps, distance, value, least, bounds, path)
-    console.print(f"wrote {path}")
+    say(f"wrote {path}")
 
 
 def noise_many(args: argparse.Namespace) -> None:
@@ -184,7 +185,7 @@ def noise_many(args: argparse.Namespace) -> None:
     )
     console.print(f"f = z²: ρ = {top:.4f} without noise; a gain is proved below σ_max = {limits}")
     plot_noise_many(R, k, float(sigmas.max()), sigmas, sampled, path)
-    console.print(f"wrote {path}")
+    say(f"wrote {path}")
 
 
 def _small(value: float) -> str:
