@@ -21,8 +21,8 @@ from overhead_parts import page
 from overhead_parts.page import rows
 
 from sifting.bench import protocol
+from sifting.bench.registry import TASKS
 from sifting.bench.results import read_results
-from sifting.bench.tasks import TASKS
 from sifting.bench.wording import best_of, gap, time_cell
 
 ROOT = Path(__file__).resolve().parent.parent
