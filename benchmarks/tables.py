@@ -21,6 +21,7 @@ from overhead_parts import page
 from overhead_parts.page import rows
 
 from sifting.bench import protocol
+from sifting.bench.registry import TASKS
 from sifting.bench.results import read_results
 from sifting.bench.wording import best_of, gap, time_cell
 
@@ -211,7 +212,9 @@ def kept() -> str:
 def pays() -> str:
     """Where it pays: each task of the proving ground in a line."""
     lines = []
-    for task, found in read_results(RESULTS / "bench").items():
+    results = read_results(RESULTS / "bench")
+    for task in [*(name for name in TASKS if name in results), *sorted(set(results) - set(TASKS))]:
+        found = results[task]
         auto, cost = found["arms"][protocol.AUTO], found["arms"][protocol.AUTO]["cost"]
         fixed, paper = best_of(found, protocol.FIXED), best_of(found, protocol.PAPER)
         lines.append(
