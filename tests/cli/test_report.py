@@ -63,7 +63,7 @@ def test_mistakes_on_the_command_line_are_named(
         (["-o", str(tmp_path / "x.pdf")], "x.pdf: give a name that ends in .html or .htm or .md"),
         (["-o", str(tmp_path / "x")], "x: give a name that ends in"),
         (["-o", str(tmp_path / "x.md"), "--format", "html"], "ends in .html or .htm"),
-        (["--target", "nan"], "--target nan: give a finite figure"),
+        (["--target", "nan"], "--target nan: give a finite value of the metric"),
     ):
         with pytest.raises(SystemExit) as done:
             cli.main(["report", str(runs), *options])
