@@ -36,7 +36,7 @@ from sifting.verdict.terminal import show
 OUT = Path("sift-demo")
 ARMS = ("sift", "auto")  # beside the baseline and random-keep
 # wide layers, so that an update takes long enough for choosing to matter; as in most training
-DEMO = replace(digits.FULL, width=768, batch=64, max_lr=2e-3, held_out=300)
+DEMO = replace(digits.FULL, width=512, batch=64, max_lr=2e-3, held_out=300)
 UPDATES = 300
 WRONG = 0.2  # share of the labels that are drawn anew in the second task
 STEPS, RUNS, CHOICES = 10_000, 100, 8  # of the convex image
@@ -119,7 +119,9 @@ def _run(out: Path, seeds: int, updates: int) -> int:
     try:
         for name, (about, build) in TASKS.items():
             workload = FunctionWorkload(f"demo: {about}", build)
-            config = OwnConfig(warmup=0.1, evaluations=10, audit_every=10)
+            config = OwnConfig(
+                warmup=0.1, evaluations=10, audit_every=10, checkpoint_every=f"{updates}u"
+            )
             plan = Comparison(
                 workload=workload,
                 out=out / "runs" / name,
