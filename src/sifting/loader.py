@@ -15,6 +15,7 @@ import torch
 
 from sifting.budget import tokens_in
 from sifting.cursor import LoaderPlace, among, choice_of
+from sifting.data.by_index import namer
 from sifting.data.documents import nothing_to_choose
 from sifting.data.drawing import IndexSource, samples_drawn
 from sifting.data.lookahead import Lookahead
@@ -22,7 +23,6 @@ from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import DrawnStep, IndexPosition, Position
 from sifting.data.splitting import BatchSource
 from sifting.data.stateful import LOST, order_is_lost
-from sifting.data.stream import plain_indices
 from sifting.data.twin import draws_by_index
 from sifting.measure.stopwatch import now
 from sifting.rng import RandomState
@@ -269,22 +269,22 @@ class SiftedLoader:
         sifter.exit.expect(there)
         if sifter.reference is not None:
             sifter.reference.expect(there)
-        everywhere = self._plan(before)
+        everywhere, name = self._plan(before), namer(self.loader)
 
-        def choose(number: int, ids: list[Any], size: int) -> DrawnStep:
-            if len(ids) == size:
-                return DrawnStep(ids, size, size, sifts=False)
+        def choose(number: int, drawn: list[Any], size: int) -> DrawnStep:
+            if len(drawn) == size:
+                return DrawnStep(drawn, size, size, sifts=False)
             # asked each time: an autopilot may change its scorer
             by_id = sifter.exit.by_id or not sifter.rule.policy.scored
             if not by_id or sifter.budget is not None:  # what a sample costs is not known by its ID
-                return DrawnStep(ids, size, len(ids), sifts=True)
-            made = sifter.chooser.of_ids.choose(plain_indices(ids), size)
+                return DrawnStep(drawn, size, len(drawn), sifts=True)
+            made = sifter.chooser.of_ids.choose(drawn, size, name=name)
             ordinal = meter.counts["selections"] + source.sifted_ahead + 1
             keep = sifter.schedule.keep_at(before + number)
             audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal)
-            read = made.with_candidates(ids) if audited else made.ids
+            read = made.with_candidates(drawn) if audited else made.ids
             choice = {**made.to_plain(), "everything": audited}
-            return DrawnStep(read, len(made.ids), len(ids), sifts=True, choice=choice)
+            return DrawnStep(read, len(made.ids), len(drawn), sifts=True, choice=choice)
 
         seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(sifter.seed)))
         seed += sifter.step
@@ -297,22 +297,23 @@ class SiftedLoader:
                 first = False
             found = self._held(batch, draw)
             apart = found != len(draw.indices)
+            ids = None if apart else name(draw.indices)
             self._see(batch, found if apart else draw.candidates)
             if not draw.sifts:
                 self._go_ahead(items)
-                yield batch, Step(found, ids=None if apart else draw.indices), place
+                yield batch, Step(found, ids=ids), place
                 continue
             if draw.choice is not None:
                 choice, everything = choice_of(draw)
                 candidates = draw.candidates if everything else None
-                ids = draw.indices[:candidates]
-                made = sifter.chooser.of_ids.read(choice, batch, candidates=candidates, ids=ids)
+                drawn = draw.indices[:candidates]
+                made = sifter.chooser.of_ids.read(
+                    choice, batch, candidates=candidates, drawn=drawn, name=name
+                )
             else:
-                known_ids = None if apart else draw.indices
-                count = None if apart else draw.size
-                made = sifter.chooser(batch, found, count, ids=known_ids)
-                if sifter.chooser.together is None and not apart:  # else they moved, or have none
-                    made = made.of_ids(draw.indices)
+                made = sifter.chooser(batch, found, None if apart else draw.size, ids=ids)
+                if sifter.chooser.together is None and ids is not None:  # else they moved
+                    made = made.of_ids(ids)
             assert made.selection is not None
             self._go_ahead(items)
             yield made.selection.batch, made, place

@@ -86,7 +86,7 @@ class IdChoice:
     """What was chosen by IDs: a `Selection` before its samples are read.
 
     Attributes:
-        ids: of the samples that this rank trains.
+        ids: of the samples that this rank trains, as their sampler draws them.
         indices, weights, scores, explored: see `Selection`.
         explored_count: random picks, of all ranks that chose together.
         kept: how many those ranks keep in all.

@@ -51,10 +51,20 @@ def test_where_all_candidates_are_read_the_choice_is_audited(net: Net) -> None:
     ids = [3, 7, 0, 5]
     made = chooser.choose(ids, 2)
     batch = (torch.randn(4, 8), torch.tensor([0, 1, 2, 3]))
-    step = chooser.read(made, batch, candidates=4, ids=ids)
+    step = chooser.read(made, batch, candidates=4, drawn=ids)
     assert chooser.meter.counts["audits"] == 1
     assert step.selection is not None
     assert step.selection.batch[1].tolist() == [1, 3]
+
+
+def test_what_a_sampler_draws_may_be_more_than_an_id(net: Net) -> None:
+    chooser = chooser_of(net)
+    drawn = [(3, "left"), (7, "right"), (0, "left"), (5, "left")]
+    made = chooser.choose(drawn, 2, name=lambda found: [one for one, _ in found])
+    assert made.ids == [drawn[1], drawn[3]]
+    batch = (torch.randn(2, 8), torch.tensor([1, 2]))
+    step = chooser.read(made, batch, candidates=None, name=lambda found: [one for one, _ in found])
+    assert step.ids == [7, 5]
 
 
 def test_a_random_policy_needs_no_scores(net: Net) -> None:

@@ -197,7 +197,7 @@ def test_losses_of_single_samples_are_the_models_own(config: bert.Config, data: 
 def test_only_held_out_documents_are_evaluated_and_only_others_trained(data: TextData) -> None:
     problem = bert.problem(TINY, data)
     loader: Any = problem.batches(4)
-    assert set(loader.dataset.documents) == set(data.train)
+    assert set(loader.dataset.examples.documents) == set(data.train)
     assert not set(data.train) & set(data.dev)
     assert len(loader) == len(loader.dataset) // 4
 

@@ -5,13 +5,14 @@ Shapes: B candidates (of all ranks, where they choose together), K kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from sifting.chooser.audits import ChoiceAudits
 from sifting.chooser.finite import finite
+from sifting.data.stream import plain_indices
 from sifting.exits.scoring import Scorer
 from sifting.measure.meter import Meter
 from sifting.parallel.ranks import Ranks, Share
@@ -19,6 +20,8 @@ from sifting.selection.choice import Rule
 from sifting.step import IdChoice, Selection, Step
 
 CPU = torch.device("cpu")  # where choices by IDs are made
+# From what a sampler draws to the IDs of its samples.
+Name = Callable[[Sequence[Any]], list[Any]]
 
 
 class IdChooser:
@@ -48,20 +51,24 @@ class IdChooser:
         self.scorer, self.audits, self.rule, self.meter = scorer, audits, rule, meter
         self.generator, self.drop, self.together = generator, drop, together
 
-    def choose(self, ids: list[Any], size: int) -> IdChoice:
+    def choose(self, drawn: list[Any], size: int, *, name: Name = plain_indices) -> IdChoice:
         """Choose among candidates.
 
         Args:
-            ids: of this rank's candidates.
+            drawn: this rank's candidates, as its sampler draws them.
             size: how many this rank is to train.
+            name: gives their IDs.
         """
+        drawn = plain_indices(drawn)
         with self.meter.time("scoring", CPU):
             scored = self.rule.policy.scored
-            scores_B = self.scorer.exit.score_ids(ids) if scored else torch.zeros(len(ids))
-            sizes: tuple[int, ...] = (len(ids),)
-            everyones = ids
+            scores_B = torch.zeros(len(drawn))
+            if scored:
+                scores_B = self.scorer.exit.score_ids(name(drawn))
+            sizes: tuple[int, ...] = (len(drawn),)
+            everyones = drawn
             if self.together is not None:
-                parts = self.together.gather((ids, scores_B))
+                parts = self.together.gather((drawn, scores_B))
                 everyones = [one for theirs, _ in parts for one in theirs]
                 scores_B = torch.cat([theirs for _, theirs in parts])
                 sizes = tuple(len(theirs) for theirs, _ in parts)
@@ -91,7 +98,8 @@ class IdChooser:
         batch: Any,
         *,
         candidates: int | None,
-        ids: Sequence[Any] | None = None,
+        drawn: Sequence[Any] = (),
+        name: Name = plain_indices,
     ) -> Step:
         """The step of a choice, now that its samples are read.
 
@@ -100,15 +108,17 @@ class IdChooser:
             batch: the samples.
             candidates: how many of this rank's candidates come first among them, where they were
                 all read for an audit; None where only what is trained was.
-            ids: of those candidates.
+            drawn: those candidates, as the sampler drew them.
+            name: gives their IDs.
         """
+        ids = name(made.ids)
         self.meter.counts["selections"] += 1
         if candidates is not None:
-            batch = self._audited(made, batch, candidates, ids)
+            batch = self._audited(made, batch, candidates, name(drawn) if drawn else None)
         if self.scorer.reference is not None:  # by IDs nothing was seen of them yet
-            self.scorer.reference.check(self.scorer.call, batch, made.ids)
+            self.scorer.reference.check(self.scorer.call, batch, ids)
         selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
-        return Step(len(made.ids), selection, made.explored_count, made.kept, ids=made.ids)
+        return Step(len(made.ids), selection, made.explored_count, made.kept, ids=ids)
 
     def _audited(
         self, made: IdChoice, batch: Any, candidates: int, ids: Sequence[Any] | None

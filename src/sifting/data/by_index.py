@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -111,6 +111,20 @@ def sampled(loader: Any) -> Sequence[Any] | None:
     if type(inner) in (SequentialSampler, RandomSampler, DistributedSampler):
         return range(len(loader.dataset))
     return None
+
+
+def namer(loader: Any) -> Callable[[Sequence[Any]], list[Any]]:
+    """From what a loader's sampler draws to what its samples are known by.
+
+    That is the same, unless a sampler draws more than a place in the data set, such as the seed of an
+    augmentation: the data set's `sample_id(index)` then names the sample.
+
+    >>> from torch.utils.data import DataLoader
+    >>> namer(DataLoader(range(8)))([4, torch.tensor(2)])
+    [4, 2]
+    """
+    named: Any = getattr(loader.dataset, "sample_id", None)
+    return (lambda indices: list(map(named, indices))) if callable(named) else plain_indices
 
 
 class OwnStreams:

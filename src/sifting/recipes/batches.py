@@ -1,21 +1,22 @@
 """Batches of examples: the same for the same seed, on any number of workers, from any place.
 
-An epoch draws one number from the loader's generator. Order, pairs and masks follow from that
-number and from an example's index alone, so that no worker, rank or restart can change them.
+An epoch draws one number from its order's generator. Order, pairs and masks follow from that number and
+from an example's index alone, and the sampler draws both, so that no worker, rank or restart can change them.
 Shapes: B examples, K random numbers of each, N examples in all.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from sifting.training.recipe import DataError
 
@@ -64,137 +65,140 @@ def _mixed(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
-class Batches:
-    """Shuffled batches of one epoch.
+class EpochOrder(Sampler[list[tuple[int, int]]]):
+    """Batches of one epoch as pairs: the index of an example, and the seed of its epoch.
 
-    >>> class Numbers:
-    ...     def __len__(self): return 10
-    ...     def batch(self, indices_B, *, seed): return {"input_ids": torch.tensor(indices_B)}
-    >>> loader = Batches(Numbers(), 4, seed=0)
-    >>> whole = [batch["input_ids"].tolist() for batch in loader]
-    >>> again = Batches(Numbers(), 4, seed=0)
-    >>> again.fast_forward(1)
-    >>> [batch["input_ids"].tolist() for batch in again] == whole[1:]
-    True
+    >>> order = EpochOrder(10, 4, seed=0)
+    >>> [[index for index, _ in batch] for batch in order]
+    [[6, 9, 0, 7], [3, 5, 4, 2]]
 
     Args:
-        examples: what to take batches from.
+        count: examples in all.
         batch_size: examples a batch, on each rank; an incomplete last batch is left out.
         seed: of all epochs.
-        workers: processes that make batches ahead; 0 makes them here.
         rank, world: this process and how many there are; each takes its slice of every batch of
             `batch_size` × `world`.
     """
 
     drop_last = True
-    kind = "examples"  # in words
-    remedy = "or more of them"  # where a batch is too large
 
     def __init__(
-        self,
-        examples: Examples,
-        batch_size: int,
-        *,
-        seed: int,
-        workers: int = 0,
-        rank: int = 0,
-        world: int = 1,
+        self, count: int, batch_size: int, *, seed: int, rank: int = 0, world: int = 1
     ) -> None:
-        if not 0 <= rank < world:
-            raise DataError(f"rank={rank} of world={world}: ranks go from 0 to {world - 1}")
-        if workers < 0:
-            raise DataError(f"workers={workers}: give 0 or more")
-        if not 1 <= batch_size * world <= len(examples):
-            raise DataError(
-                f"batches of {batch_size} on {world} ranks from {len(examples)} {self.kind}: choose a "
-                f"batch from 1 to {len(examples) // world}, {self.remedy}"
-            )
-        self.dataset, self.batch_size, self.workers = examples, batch_size, workers
-        self.rank, self.world = rank, world
+        self.sampler, self.batch_size = range(count), batch_size
+        self.rank, self.num_replicas = rank, world
         self.generator = torch.Generator().manual_seed(seed)
-        self._skipped = 0
 
     def __len__(self) -> int:
-        return len(self.dataset) // (self.batch_size * self.world)
+        return len(self.sampler) // (self.batch_size * self.num_replicas)
 
-    def fast_forward(self, count: int) -> None:
-        """Leave out the first `count` batches of the next epoch; they are not made."""
-        if not 0 <= count <= len(self):
-            raise DataError(f"cannot skip {count} batches of an epoch that has {len(self)}")
-        self._skipped = count
-
-    def __iter__(self) -> Iterator[dict[str, Tensor]]:
-        start, self._skipped = self._skipped, 0
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         seed = int(torch.randint(2**62, (), generator=self.generator))
         order_N = torch.randperm(
-            len(self.dataset), generator=torch.Generator().manual_seed(seed)
+            len(self.sampler), generator=torch.Generator().manual_seed(seed)
         ).numpy()
-        size = self.batch_size * self.world
-        own = slice(self.rank * self.batch_size, (self.rank + 1) * self.batch_size)
-        plan = _EpochBatches(
-            self.dataset,
-            [order_N[b * size : (b + 1) * size][own] for b in range(start, len(self))],
-            seed,
+        size = self.batch_size
+        every, first = size * self.num_replicas, size * self.rank
+        starts = range(first, first + every * len(self), every)
+        for at in starts:  # a generator: a loader with workers begins twice, and draws once
+            yield [(index, seed) for index in order_N[at : at + size].tolist()]
+
+
+class EpochData(Dataset[Any]):
+    """Examples by index and seed; by index alone they are those of seed 0."""
+
+    def __init__(self, examples: Examples) -> None:
+        self.examples = examples
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, drawn: Any) -> dict[str, Tensor]:
+        return {name: value_B[0] for name, value_B in self.__getitems__([drawn]).items()}
+
+    def __getitems__(self, drawn: Sequence[Any]) -> dict[str, Tensor]:
+        """A batch; its examples may be of several epochs."""
+        rows = defaultdict[int, list[int]](list)
+        for row, one in enumerate(drawn):
+            rows[one[1] if isinstance(one, tuple) else 0].append(row)
+        indices_B = np.array([self.sample_id(one) for one in drawn], dtype=np.int64)
+        made = [self.examples.batch(indices_B[those], seed=seed) for seed, those in rows.items()]
+        if len(made) == 1:
+            return made[0]
+        places_B = torch.tensor([row for those in rows.values() for row in those]).argsort()
+        return {name: torch.cat([part[name] for part in made])[places_B] for name in made[0]}
+
+    def sample_id(self, drawn: Any) -> int:
+        """The index, by which a sample is known from epoch to epoch."""
+        return int(drawn[0] if isinstance(drawn, tuple) else drawn)
+
+
+def epoch_loader(
+    examples: Examples,
+    batch_size: int,
+    *,
+    seed: int,
+    workers: int = 0,
+    rank: int = 0,
+    world: int = 1,
+    kind: str = "examples",
+    remedy: str = "or more of them",
+) -> DataLoader[Any]:
+    """Shuffled batches, epoch by epoch.
+
+    >>> class Numbers:
+    ...     def __len__(self): return 10
+    ...     def batch(self, indices_B, *, seed): return {"input_ids": torch.tensor(indices_B)}
+    >>> [batch["input_ids"].tolist() for batch in epoch_loader(Numbers(), 4, seed=0)]
+    [[6, 9, 0, 7], [3, 5, 4, 2]]
+
+    Args:
+        examples: what to take batches from.
+        batch_size, seed, rank, world: see `EpochOrder`.
+        workers: processes that make batches ahead; 0 makes them here.
+        kind: of examples, in words.
+        remedy: in words, where a batch is too large.
+    """
+    if not 0 <= rank < world:
+        raise DataError(f"rank={rank} of world={world}: ranks go from 0 to {world - 1}")
+    if workers < 0:
+        raise DataError(f"workers={workers}: give 0 or more")
+    if not 1 <= batch_size * world <= len(examples):
+        raise DataError(
+            f"batches of {batch_size} on {world} ranks from {len(examples)} {kind}: choose a "
+            f"batch from 1 to {len(examples) // world}, {remedy}"
         )
-        return _made(plan, self.workers)
+    return DataLoader(
+        EpochData(examples),
+        batch_sampler=EpochOrder(len(examples), batch_size, seed=seed, rank=rank, world=world),
+        collate_fn=as_it_is,
+        num_workers=workers,
+        generator=torch.Generator(),  # else it would draw from the global stream
+        worker_init_fn=leave_signals,
+    )
 
 
-class TextBatches(Batches):
-    """Shuffled batches of sequences."""
-
-    kind = "sequences"
-    remedy = "shorter sequences, or more text"
-
-
-def in_order(examples: Examples, size: int, *, workers: int = 0) -> Iterator[dict[str, Tensor]]:
+def in_order(examples: Examples, size: int, *, workers: int = 0) -> DataLoader[Any]:
     """All examples from the first to the last, `size` at a time; the last batch may be smaller."""
-    return _made(_EpochBatches(examples, np.split(*_cuts(len(examples), size)), seed=0), workers)
+    return DataLoader(
+        EpochData(examples),
+        size,
+        collate_fn=as_it_is,
+        num_workers=workers,
+        generator=torch.Generator(),
+        worker_init_fn=leave_signals,
+    )
 
 
-def _cuts(count: int, size: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    return np.arange(count), np.arange(size, count, size)
+def as_it_is(batch: Any) -> Any:
+    """Batches are collated by the look-up already."""
+    return batch
 
 
-def _made(plan: _EpochBatches, workers: int) -> Iterator[dict[str, Tensor]]:
-    """The batches of a plan, made ahead by workers where there are any."""
-    source: Any = (plan[number] for number in range(len(plan)))
-    if workers:
-        source = DataLoader(
-            plan,
-            batch_size=None,
-            num_workers=workers,
-            generator=torch.Generator(),  # else it would draw from the global stream
-            worker_init_fn=_leave_signals,
-        )
-    return map(_sound, source)
-
-
-def _leave_signals(worker: int) -> None:
+def leave_signals(worker: int) -> None:
     """Ctrl-C and SIGTERM often go to all processes: the run stops, and its workers with it.
 
     A worker that ended by itself would end the run at once, with nothing saved.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _sound(batch: dict[str, Tensor] | DataError) -> dict[str, Tensor]:
-    if isinstance(batch, DataError):
-        raise batch
-    return batch
-
-
-class _EpochBatches(Dataset[Any]):
-    """The batches of one epoch by number."""
-
-    def __init__(self, examples: Examples, rows: list[npt.NDArray[np.int64]], seed: int) -> None:
-        self.examples, self.rows, self.seed = examples, rows, seed
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, number: int) -> dict[str, Tensor] | DataError:
-        try:
-            return self.examples.batch(self.rows[number], seed=self.seed)
-        except DataError as error:
-            return error  # raised where it is met: out of a worker it would come as a traceback

@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
+from torch.utils.data import DataLoader
 
 from sifting.exits.additive import AdditiveExit
-from sifting.recipes.images.batches import ImageBatches, plain_batches
+from sifting.recipes.images.batches import image_batches, plain_batches
 from sifting.recipes.images.reading import EncodedImages, ImageSplit, Statistics, read_images
 from sifting.rng import RandomState
 from sifting.training.config import RunConfig
@@ -164,7 +165,7 @@ def recalibrated(model: nn.Module, batches: Iterable[dict[str, Tensor]]) -> nn.M
     return copied
 
 
-def _endless(batches: ImageBatches) -> Iterator[dict[str, Tensor]]:
+def _endless(batches: Iterable[dict[str, Tensor]]) -> Iterator[dict[str, Tensor]]:
     while True:
         yield from batches
 
@@ -188,8 +189,8 @@ def problem(config: Config, data: ImageData) -> Problem:
         pixels, labels = (batch[name].to(config.device) for name in ("pixel_values", "labels"))
         return F.cross_entropy(model(pixel_values=pixels).logits, labels, reduction="none")
 
-    def batches(size: int, seed: int = config.seed) -> ImageBatches:
-        return ImageBatches(
+    def batches(size: int = config.batch, seed: int = config.seed) -> DataLoader[Any]:
+        return image_batches(
             train,
             size,
             seed=seed,
@@ -200,7 +201,7 @@ def problem(config: Config, data: ImageData) -> Problem:
         )
 
     def at_end(model: nn.Module) -> dict[str, float]:
-        drawn = islice(_endless(batches(config.batch, seed=config.seed + 1)), config.recalibrate)
+        drawn = islice(_endless(batches(seed=config.seed + 1)), config.recalibrate)
         found = evaluate(recalibrated(model, drawn), test, statistics, workers=workers)
         return {f"{name}_recalibrated": value for name, value in found.items()}
 
@@ -236,6 +237,6 @@ RECIPE: Recipe[Config, ImageData] = Recipe(
     presets=PRESETS,
     read=read,
     problem=problem,
-    updates=lambda config, data: config.epochs * (len(data[0]) // update_size(config)),
+    updates=lambda config, data: max(1, config.epochs * (len(data[0]) // update_size(config))),
     data_settings=("data", "side", "decode", "images"),
 )

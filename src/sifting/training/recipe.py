@@ -29,6 +29,10 @@ RECIPES = {
 class DataError(ValueError):
     """Data that cannot be trained on; the message names the row, file or split."""
 
+    def __init__(self, message: str) -> None:
+        # out of a worker process torch brings it after a traceback
+        super().__init__(message.rsplit("DataError: ", 1)[-1].rstrip())
+
 
 C = TypeVar("C", bound=RunConfig)
 D = TypeVar("D")

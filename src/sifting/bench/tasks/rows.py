@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from sifting.recipes.batches import as_it_is
+
 EVALUATED = 500  # samples at a time
 
 
@@ -55,11 +57,6 @@ class TaskRows(Dataset[Any]):
         """All samples from the first to the last."""
         for start in range(0, len(self), size):
             yield self.__getitems__(range(start, min(start + size, len(self))))
-
-
-def as_it_is(batch: Any) -> Any:
-    """Batches are collated by the look-up already."""
-    return batch
 
 
 def loader(rows: TaskRows, size: int, seed: int) -> DataLoader[Any]:

@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
-from sifting.recipes.batches import Examples, TextBatches
+from sifting.recipes.batches import Examples, epoch_loader
 from sifting.recipes.text.corpus import read_corpus
 from sifting.recipes.text.masking import IGNORED
 from sifting.recipes.text.tokens import Integers, TokenizedText, tokenise
@@ -318,11 +319,21 @@ def text_problem(
         value: Tensor = model(**on_device).loss
         return value
 
+    def batches(size: int = config.batch) -> DataLoader[Any]:
+        return epoch_loader(
+            train,
+            size,
+            seed=config.seed,
+            workers=config.workers,
+            rank=rank,
+            world=world,
+            kind="sequences",
+            remedy="shorter sequences, or more text",
+        )
+
     return Problem(
         model=model,
-        batches=lambda size: TextBatches(
-            train, size, seed=config.seed, workers=config.workers, rank=rank, world=world
-        ),
+        batches=batches,
         loss=loss,
         losses=lambda model, batch: sample_losses(
             model, {k: v.to(config.device) for k, v in batch.items()}, shift=shift
