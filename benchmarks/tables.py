@@ -217,17 +217,20 @@ def pays() -> str:
         found = results[task]
         auto, cost = found["arms"][protocol.AUTO], found["arms"][protocol.AUTO]["cost"]
         fixed, paper = best_of(found, protocol.FIXED), best_of(found, protocol.PAPER)
+        cut = found.get("lengths", {}).get("baseline-75")
         lines.append(
             [
                 f"[{found['about']}](docs/results/bench/{task}.md)",
                 time_cell(found, protocol.AUTO),
                 gap(found, auto["difference"]),
                 "–" if cost is None else f"{cost['value']:.2f}",
+                "–" if cut is None else gap(found, cut["difference"]),
                 "–" if fixed is None else f"`{fixed}` {time_cell(found, fixed)}",
                 "–" if paper is None else gap(found, found["arms"][paper]["difference"]),
             ]
         )
     heads = ["task", "autopilot: time to where the baseline ends", "its end", "its time in all"]
+    heads.append("end of the baseline cut to 0.75")
     return rows([*heads, "best fixed arm: time", "end of the paper's exit"], lines)
 
 

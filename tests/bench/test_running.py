@@ -81,6 +81,7 @@ def test_a_shorter_baseline_has_its_share_of_the_time(ran: Path) -> None:
     assert plan["baseline-133"]["updates"] > plan["baseline"]["updates"] == 12
     assert all(row["made"] == row["updates"] for row in plan.values())
     assert set(found["arms"]) == {"baseline", "random", "memory", "sift"}
+    assert set(found["lengths"]) == {name for name in plan if name.startswith("baseline-")}
     assert all(len(by_seed) == 3 for by_seed in found["finals"].values())
 
 

@@ -12,6 +12,7 @@ from sifting.bench.wording import (
     NONE,
     arm_rows,
     best_of,
+    cut_short,
     gap,
     metric_shown,
     quality_rows,
@@ -104,3 +105,21 @@ def test_values_of_the_metric(result: dict[str, Any], value: float | None, shown
 def test_what_is_not_known_is_a_dash() -> None:
     assert gap(RESULT, None) == time_cell(RESULT, "percentile") == NONE
     assert gap({"percent": False}, {"value": -0.5, "low": None, "high": None}) == "−0.5000"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (known(-0.03, -0.04, -0.02), "stopping sooner costs what an arm below 1 does not."),
+        (known(-0.01, -0.04, 0.02), "stopping sooner costs nothing that can be measured here"),
+    ],
+)
+def test_a_baseline_cut_short_is_said_beside_a_saving(change: dict[str, Any], said: str) -> None:
+    assert cut_short(RESULT) == ""
+    cut = arm(difference=change, reached=1, runs=3)
+    found = cut_short({**RESULT, "lengths": {"baseline-75": cut, "baseline-133": arm()}})
+    assert found.startswith("`baseline-75`, the baseline cut short, got there with 1 of 3 seeds")
+    assert said in found
+    soon = {**cut, "time_ratio": known(0.8, 0.7, 0.9)}
+    found = cut_short({**RESULT, "lengths": {"baseline-75": soon}})
+    assert "was where it ends in 0.80 (0.70–0.90) of its time" in found

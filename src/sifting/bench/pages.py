@@ -20,6 +20,7 @@ from sifting.bench.wording import (
     COLUMNS,
     Result,
     arm_rows,
+    cut_short,
     metric_shown,
     quality_rows,
     row,
@@ -146,6 +147,7 @@ def page(name: str, result: Result, note: str | None) -> str:
         "the arm does, by the baselines of other lengths in the table. ( – ) are 95 % intervals over "
         f"seeds. The worst measurable harm: {worst_harm(result)}.",
         result["overall"],
+        *filter(None, [cut_short(result)]),
         *_predicted(result),
         f"![{result['metric']} over time]({name}.svg)",
     ]

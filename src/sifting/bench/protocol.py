@@ -7,7 +7,8 @@ from typing import Literal
 
 Tune = Literal["every", "baseline", "none"]  # the arms whose learning rates are chosen
 BASELINE, CONTROL = "baseline", "random"
-LONGER = ("baseline-60", "baseline-75", "baseline-90", "baseline-133")
+SHORTER = ("baseline-60", "baseline-75", "baseline-90")
+LONGER = (*SHORTER, "baseline-133")
 PAPER = ("sift", "sift-entropy")
 FIXED = (
     *PAPER,

@@ -103,6 +103,7 @@ def result_of(folder: Path) -> dict[str, Any] | None:
             "outcome": verdict["outcome"],
             "overall": verdict["overall"],
             "arms": {arm["name"]: _figures(arm) for arm in verdict["arms"]},
+            "lengths": _lengths(runs),
             "plan": {
                 arm: {
                     "updates": row["updates"],
@@ -137,6 +138,15 @@ def _figures(arm: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("role", "runs", "finished", "failed", "mean", "std", "reached")
     estimates = ("difference", "control_difference", "time_ratio", "cost")
     return {**{k: arm[k] for k in kept}, **{k: arm[k] for k in estimates}, "p": arm["p"]}
+
+
+def _lengths(runs: Sequence[Run]) -> dict[str, Any]:
+    """The baselines of other lengths beside the baseline: no arms, but what arms have to beat."""
+    kept = [run for run in runs if run.config["arm"] in LENGTHS]
+    if not any(run.config["arm"] in protocol.LONGER for run in kept):
+        return {}
+    found = {arm["name"]: _figures(arm) for arm in judge(kept).to_dict()["arms"]}
+    return {name: figures for name, figures in found.items() if name in protocol.LONGER}
 
 
 def _updates_made(runs: Sequence[Run]) -> float | None:

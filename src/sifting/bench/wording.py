@@ -53,9 +53,15 @@ def gap(result: Result, found: Mapping[str, Any] | None) -> str:
     return f"{value}{unit}{ends}"
 
 
+def figures(result: Result, arm: str) -> Mapping[str, Any] | None:
+    """What is known of an arm, or of a baseline of another length."""
+    known: Mapping[str, Any] | None = result["arms"].get(arm)
+    return result.get("lengths", {}).get(arm) if known is None else known
+
+
 def time_cell(result: Result, arm: str) -> str:
     """The time until an arm was where the baseline ends, over the baseline's."""
-    found = result["arms"].get(arm)
+    found = figures(result, arm)
     if found is None:
         return NONE
     measured = estimate(found["time_ratio"])
@@ -93,6 +99,36 @@ def worst_harm(result: Result) -> str:
         return "none measurable"
     arm = min(harms)[1]
     return f"`{arm}` {gap(result, result['arms'][arm]['difference'])}"
+
+
+def cut_short(result: Result) -> str:
+    """What a baseline that was cut short says of a saving, in words; nothing where none was run.
+
+    >>> level = {"value": -0.1, "low": -0.9, "high": 0.7, "p": 0.7, "n": 5}
+    >>> known = {"difference": level, "time_ratio": None, "reached": 1, "runs": 5}
+    >>> result = {"percent": True, "lower_is_better": False, "arms": {}, "lengths": {"baseline-75": known}}
+    >>> cut_short(result).split(": ")[1]
+    'stopping sooner costs nothing that can be measured here, so a saving is to be seen beside that.'
+    """
+    lengths = result.get("lengths", {})
+    arm = next((arm for arm in protocol.SHORTER if arm in lengths), None)
+    known = lengths.get(arm)
+    change = None if known is None else estimate(known["difference"])
+    if arm is None or change is None:
+        return ""
+    costs = change.above(0.0) if result["lower_is_better"] else change.below(0.0)
+    when = (
+        f"was where it ends in {time_cell(result, arm)} of its time"
+        if known["time_ratio"] is not None
+        else f"got there with {known['reached']} of {known['runs']} seeds"
+    )
+    said = f"`{arm}`, the baseline cut short, {when} and ends {gap(result, known['difference'])} from it: "
+    if costs:
+        return said + "stopping sooner costs what an arm below 1 does not."
+    return (
+        said
+        + "stopping sooner costs nothing that can be measured here, so a saving is to be seen beside that."
+    )
 
 
 def row(name: str, result: Result) -> list[str]:
@@ -137,7 +173,7 @@ def arm_rows(result: Result) -> list[list[str]]:
     """A line for each arm of a task."""
     lines = []
     for arm in [*result["arms"], *sorted(set(result["finals"]) - set(result["arms"]))]:
-        known = result["arms"].get(arm)
+        known = figures(result, arm)
         finals = list(result["finals"].get(arm, {}).values())
         mean = sum(finals) / len(finals) if finals else None
         rate = protocol.with_baseline(result["rates"], (arm,)).get(arm)
