@@ -14,7 +14,7 @@ import torch
 from sifting.cli import train as cli
 from sifting.recipes import bert
 from sifting.recipes.bert import PRESETS, RECIPE
-from sifting.recipes.text.common import TextData, read_text
+from sifting.recipes.text.data import TextData, read_text
 from sifting.recipes.text.masking import IGNORED
 from sifting.training.arms import ARMS, find_arm
 from sifting.training.recipe import train

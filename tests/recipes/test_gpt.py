@@ -10,7 +10,7 @@ import torch
 
 from sifting.recipes import gpt
 from sifting.recipes.gpt import PRESETS, RECIPE
-from sifting.recipes.text.common import TextData, read_text
+from sifting.recipes.text.data import TextData, read_text
 from sifting.training.arms import ARMS, find_arm
 from sifting.training.recipe import train
 from sifting.training.run_folder import read_run

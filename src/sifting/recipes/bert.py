@@ -19,17 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sifting.recipes.text.common import (
-    DATA_SETTINGS,
-    LEARNING,
-    TextConfig,
-    TextData,
-    read_text,
-    text_presets,
-    text_problem,
-)
+from sifting.recipes.text.data import TextData, read_text
 from sifting.recipes.text.masking import IGNORED, Passages
 from sifting.recipes.text.pairs import SentencePairs
+from sifting.recipes.text.presets import DATA_SETTINGS, LEARNING, TextConfig, text_presets
+from sifting.recipes.text.problem import text_problem
 from sifting.training.problem import Problem
 from sifting.training.recipe import Recipe, update_size
 

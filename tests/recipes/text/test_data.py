@@ -2,16 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from sifting.recipes.bert import PRESETS
-from sifting.recipes.text.common import adamw, linear, read_text
 from sifting.recipes.text.corpus import content_hash
+from sifting.recipes.text.data import read_text
 from sifting.training.progress import reading_bar
 from sifting.training.recipe import DataError
 from tests.helpers.text import prose
@@ -61,46 +58,10 @@ def test_a_vocabulary_of_the_users_own(folder: Path) -> None:
         read_text(own, "bpe")
 
 
-def test_the_learning_rate_rises_then_falls_to_nothing() -> None:
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
-    schedule = linear(0.002)(optimizer, 1000)
-    rates = []
-    for _ in range(1000):
-        rates.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        schedule.step()
-    assert rates[:2] == [1.0, 2.0]
-    assert max(rates) == 2.0
-    assert np.allclose(np.diff(rates[2:]), -2.0 / 998)
-    assert optimizer.param_groups[0]["lr"] == 0.0
-
-
-def test_biases_and_norms_do_not_decay() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-    groups = adamw(model, lr=0.1, weight_decay=0.5).param_groups
-    assert [(len(g["params"]), g["weight_decay"]) for g in groups] == [(1, 0.5), (3, 0.0)]
-    assert groups[0]["betas"] == (0.9, 0.999)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"hidden": 65}, "hidden=65 is no multiple of heads=2"),
-        ({"layers": 0}, "layers=0"),
-        ({"dev_share": 0.0}, "dev_share=0.0 is not a share"),
-        ({"dropout": 1.0}, "dropout=1.0 is not a share"),
-        ({"warmup": 1.0}, "warmup=1.0"),
-    ],
-)
-def test_bad_settings_are_named(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        replace(TINY, **options)
-
-
 def test_a_rank_that_tokenises_for_all_shows_the_bar(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sifting.recipes.text.common.rank_and_world", lambda: (1, 2))
+    monkeypatch.setattr("sifting.recipes.text.data.rank_and_world", lambda: (1, 2))
     read_text(replace(TINY, data=str(folder)), "wordpiece")
     shown = capsys.readouterr().err
     assert "tokenising" in shown
