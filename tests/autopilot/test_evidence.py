@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import nn
 
-from sifting.autopilot.evidence import FEWEST, Evidence, errors_of
+from sifting import Sifter
+from sifting.autopilot.evidence import FEWEST, Evidence, errors_in, errors_of
 from sifting.autopilot.options import Option
 
 
@@ -57,3 +59,17 @@ def test_states_and_ranks_add_up() -> None:
     each = [part.kept_loss(option) for part in parts]
     assert min(each) <= both.kept_loss(option) <= max(each)  # type: ignore[type-var,operator]
     assert both.agreement(option) is None or both.agreement(option) == both.agreement(option)
+
+
+def test_errors_are_those_of_a_forward_that_predicts_one_class_per_sample() -> None:
+    model, batch = nn.Linear(4, 3), (torch.randn(6, 4), torch.randint(0, 3, (6,)))
+    sifter = Sifter(model, exit="last", score="loss", keep=0.5)
+    scorer = sifter.chooser.scorer
+    output = model(batch[0])
+    assert errors_in(output, batch, scorer) is None, "nothing is known of the model yet"
+    sifter.score(batch)
+    found = errors_in(output, batch, scorer)
+    assert found is not None
+    assert torch.equal(found, errors_of(output, batch[1]))
+    assert errors_in(None, batch, scorer) is None
+    assert errors_in(output, (batch[0], torch.full((6,), -100)), scorer) is None

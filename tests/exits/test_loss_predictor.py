@@ -100,6 +100,20 @@ def test_losses_that_are_not_finite_teach_nothing() -> None:
     assert predictor(inputs).isfinite().all()
 
 
+def test_it_learns_from_samples_that_were_noted_and_from_no_others() -> None:
+    inputs_BF = features(torch.rand(4), torch.zeros(4), torch.rand(4), None)
+    noted, taught = LossPredictor(), LossPredictor()
+    noted.note(["a", "b", "c", "d"], inputs_BF)
+    assert noted.waits
+    noted.hear(["x", "d", "b"], torch.tensor([9.0, 1.0, 2.0]))
+    assert not noted.waits
+    taught.learn(inputs_BF[[3, 1]], torch.tensor([1.0, 2.0]))
+    assert noted.seen == taught.seen == 2
+    assert torch.equal(noted.products_F, taught.products_F)
+    noted.hear(["a"], torch.tensor([1.0]))
+    assert noted.seen == 2
+
+
 def test_losses_may_be_negative() -> None:
     memory_B = torch.randn(1000)
     inputs = features(memory_B, torch.zeros(1000), torch.zeros(1000), None)

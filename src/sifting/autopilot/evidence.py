@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from sifting.autopilot.options import LADDER, Option
+from sifting.exits.scoring import Scorer
 from sifting.measure.kept_loss import GradientAgreement, agreement, kept_loss
+from sifting.model.call import logits_of
 
 FADE = 0.95  # weight of what is known beside the next step's
 FEWEST = 8  # steps before anything is concluded from them
@@ -114,3 +116,24 @@ def errors_of(logits_BC: Tensor, labels_B: Tensor) -> Tensor:
     errors_BC = logits_BC.detach().float().softmax(dim=1)
     errors_BC[torch.arange(len(labels_B)), labels_B.long()] -= 1
     return errors_BC
+
+
+def errors_in(output: Any, batch: Any, scorer: Scorer) -> Tensor | None:
+    """`errors_of` a training forward; None where it does not predict one class per sample.
+
+    Args:
+        output: of the forward; None where losses were reported instead.
+        batch: as it was trained.
+        scorer: knows how the model's outputs and its labels belong together.
+    """
+    plan = scorer.plan
+    if output is None or plan is None or plan.kind != "parts" or len(plan.parts) != 1:
+        return None
+    part = plan.parts[0]
+    labels = plan.labels_for(part, scorer.moved(batch))
+    logits = logits_of(output).get(part.logits)
+    if logits is None or logits.ndim != 2 or part.kind != "classes":
+        return None
+    if labels is None or not bool((labels >= 0).all()):
+        return None
+    return errors_of(logits, labels)

@@ -17,7 +17,7 @@ from torch import Tensor
 from sifting.autopilot.account import Account
 from sifting.autopilot.arrivals import Arrivals
 from sifting.autopilot.deciding import decide, expected
-from sifting.autopilot.evidence import Evidence, errors_of
+from sifting.autopilot.evidence import Evidence, errors_in
 from sifting.autopilot.features import LastLayer
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.judging import Knowledge
@@ -30,7 +30,6 @@ from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.measure.meter import Meter
 from sifting.measure.stopwatch import now
-from sifting.model.call import logits_of
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
 from sifting.step import Rehearsed
@@ -159,21 +158,7 @@ class Pilot:
             return
         self._arrived(scores.get(self.exit.looks), losses_B, met.new_B)
         scores = {**scores, **predict(self.scorer, self.exit, batch, scores, ids)}
-        errors_BC = None
-        plan = self.scorer.plan
-        if (
-            output is not None
-            and plan is not None
-            and plan.kind == "parts"
-            and len(plan.parts) == 1
-        ):
-            part = plan.parts[0]
-            labels = plan.labels_for(part, self.scorer.moved(batch))
-            logits = logits_of(output).get(part.logits)
-            single = logits is not None and logits.ndim == 2 and part.kind == "classes"
-            if single and labels is not None and bool((labels >= 0).all()):
-                assert logits is not None
-                errors_BC = errors_of(logits, labels)
+        errors_BC = errors_in(output, batch, self.scorer)
         if features_BH is not None and len(features_BH) != len(losses_B):
             features_BH = None
         self.evidence.add(scores, losses_B.detach(), errors_BC, features_BH)

@@ -58,7 +58,6 @@ class AutoExit(Exit):
         self.costs: dict[str, float] = {}
         self.refused: dict[str, str] = {}
         self.predictor = LossPredictor()
-        self._known: dict[Any, Tensor] = {}  # by ID, what a loss was predicted from last
         self._prepared = False
 
     def __repr__(self) -> str:
@@ -212,7 +211,7 @@ class AutoExit(Exit):
         ids = plain_indices(ids)
         inputs_BF = self._inputs(plan, model, batch, scores_B, *memory.remembered(ids))
         if note:
-            self._known = dict(zip(ids, inputs_BF, strict=True))
+            self.predictor.note(ids, inputs_BF)
         return self.predictor(inputs_BF) if self.predictor.ready else None
 
     def predicted_from(
@@ -280,8 +279,9 @@ class AutoExit(Exit):
             scorer.learn(plan)
 
     def observe(self, trained: TrainedBatch, losses_B: Tensor) -> None:
-        if self._known and _has_ids(trained):
-            self._learn_losses(trained, losses_B)
+        if self.predictor.waits and _has_ids(trained):
+            ids = trained.ids if trained.ids is not None else ids_in(trained.call, trained.members)
+            self.predictor.hear(plain_indices(ids), losses_B)
         for name, scorer in list(self.scorers.items()):
             if scorer.observes and not (name == MEMORY and not _has_ids(trained)):
                 try:
@@ -290,14 +290,6 @@ class AutoExit(Exit):
                     if name != MEMORY:
                         raise
                     self._give_up_memory(error)
-
-    def _learn_losses(self, trained: TrainedBatch, losses_B: Tensor) -> None:
-        ids = trained.ids if trained.ids is not None else ids_in(trained.call, trained.members)
-        rows = [i for i, one in enumerate(plain_indices(ids)) if one in self._known]
-        if rows:
-            inputs_BF = torch.stack([self._known[plain_indices(ids)[i]] for i in rows])
-            self.predictor.learn(inputs_BF, losses_B.detach().cpu()[rows])
-        self._known = {}
 
     def end_step(self) -> None:
         for scorer in self.scorers.values():

@@ -5,7 +5,7 @@ Shapes: B samples, F features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class LossPredictor:
         self.products_F = torch.zeros(FEATURES, dtype=torch.float64)
         self.seen = 0
         self._weights_F: Tensor | None = None  # None where what was learned has yet to be solved
+        self._noted: dict[Any, Tensor] = {}  # by ID, inputs whose exact losses are to come
 
     @property
     def ready(self) -> bool:
@@ -54,6 +55,23 @@ class LossPredictor:
         self.products_F.mul_(FADE).addmv_(inputs_BF.T, _root(losses_B))
         self.seen += len(losses_B)
         self._weights_F = None
+
+    def note(self, ids: Sequence[Any], inputs_BF: Tensor) -> None:
+        """Keep what losses are predicted from until the exact ones are there; the last such batch alone."""
+        self._noted = dict(zip(ids, inputs_BF, strict=True))
+
+    @property
+    def waits(self) -> bool:
+        """Whether exact losses of a batch that was noted are still to come."""
+        return bool(self._noted)
+
+    def hear(self, ids: Sequence[Any], losses_B: Tensor) -> None:
+        """Learn from the exact losses of those samples that were noted."""
+        rows = [i for i, one in enumerate(ids) if one in self._noted]
+        if rows:
+            inputs_BF = torch.stack([self._noted[ids[i]] for i in rows])
+            self.learn(inputs_BF, losses_B.detach().cpu()[rows])
+        self._noted = {}
 
     def __call__(self, inputs_BF: Tensor) -> Tensor:
         """Predicted losses."""
