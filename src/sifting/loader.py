@@ -26,7 +26,6 @@ from sifting.data.stateful import LOST, order_is_lost
 from sifting.data.twin import draws_by_index
 from sifting.measure.stopwatch import now
 from sifting.rng import RandomState
-from sifting.selection.schedule import candidate_count
 from sifting.step import Step
 
 if TYPE_CHECKING:
@@ -77,16 +76,8 @@ class SiftedLoader:
 
     def _plan(self, before: int) -> Any:
         """From a step's number in the epoch and its size to how many candidates it has."""
-        sifter = self.sifter
-        schedule = sifter.schedule
-
-        def plan(number: int, size: int) -> int:
-            step = before + number
-            if not schedule.sifts(step=step, batch=step - schedule.warmup_steps):
-                return size
-            return candidate_count(size, schedule.keep_at(step))
-
-        return plan
+        schedule = self.sifter.schedule
+        return lambda number, size: schedule.candidates(step=before + number, size=size)
 
     def __iter__(self) -> Iterator[Any]:
         sifter, cursor, meter = self.sifter, self.sifter.cursor, self.sifter.meter
@@ -175,12 +166,10 @@ class SiftedLoader:
             batch: number of the next candidate batch since warm-up, where they come as batches.
         """
         sifter = self.sifter
-        beside, counts, schedule = sifter.beside, sifter.meter.counts, sifter.schedule
+        beside, counts = sifter.beside, sifter.meter.counts
         if beside is None or not counts["selections"] or not counts["steps"]:
             return
-        step = counts["steps"] + 1
-        met = step - schedule.warmup_steps if batch is None else batch
-        if not schedule.sifts(step=step, batch=met):
+        if not sifter.schedule.sifts(step=counts["steps"] + 1, batch=batch):
             return
         streams = RandomState.now()
         following = items.peek()

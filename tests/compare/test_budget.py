@@ -112,3 +112,8 @@ def test_selection_that_ends_before_the_run_is_not_paid_for_after_it() -> None:
     counts = work.counts(40)
     assert counts["selections"] == 20  # from the 10th update to the 30th
     assert counts["candidates_seen"] == 20 * 16 + 20 * 8
+
+
+def test_batches_of_one_sample_are_not_charged_for_choosing() -> None:
+    work = ArmWork(Schedule(0.5), candidates=1, audit_every=1)
+    assert work.counts(3) == {"candidates_seen": 3, "selections": 0, "audits": 0}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sifting.measure.audit import default_period
 from sifting.measure.clocks import COUNTED, of_update, repetitions
-from sifting.selection.schedule import Schedule, candidate_count
+from sifting.selection.schedule import Schedule
 from sifting.training.amounts import AmountKind, parse_amount
 
 STEPWISE = ("candidates_seen", "selections", "audits")  # what a step has, as `Work.steps` gives it
@@ -95,27 +96,26 @@ class ArmWork:
         if self.until < 1:
             stop = max(1, warm, round(self.until * updates) * self.accumulate)
         schedule = Schedule(schedule.keep, warm, stop, schedule.every)
-        step = batch = selections = 0
-        while True:
-            sifts = schedule.sifts(step=step, batch=step - warm if self.by_samples else batch)
-            batch += step >= warm
-            if self.by_samples and not sifts:
-                yield self.candidates, 0, 0
-                step += 1
-                continue
-            if sifts:
-                selections += 1
+        step = selections = 0
+        for drawn, steps, sifted in self._draws(schedule):
+            selections += sifted
+            audited = False
+            if sifted:
                 period = default_period(schedule.keep_at(step)) if every is None else every
-                drawn = self.candidates
-                if self.by_samples:
-                    drawn = candidate_count(drawn, schedule.keep_at(step))
-                yield drawn, 1, int(period > 0 and selections % period == 0)
-                step += 1
-                continue
-            pieces = -(-self.candidates // schedule.count(step=step, size=self.candidates))
-            for piece in range(pieces):
-                yield (0 if piece else self.candidates), 0, 0
-            step += pieces
+                audited = period > 0 and selections % period == 0
+            yield drawn, int(sifted), int(audited)
+            for _ in range(steps - 1):
+                yield 0, 0, 0
+            step += steps
+
+    def _draws(self, schedule: Schedule) -> Iterator[tuple[int, int, bool]]:
+        """Of one draw after another: candidates, the steps that they make, whether they are sifted."""
+        size = self.candidates
+        if self.by_samples:
+            for step in itertools.count():
+                yield schedule.candidates(step=step, size=size), 1, schedule.sifts(step=step)
+        for steps, sifted in schedule.walk(itertools.repeat(size)):
+            yield size, steps, sifted
 
     def counts(self, updates: int) -> dict[str, int]:
         """Candidates, selections and audits of a run, as `charged` takes them.

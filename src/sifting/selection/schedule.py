@@ -78,11 +78,16 @@ class Schedule:
             raise ValueError(f"keep(step={step}) gave {keep!r}, which is not in (0, 1]")
         return float(keep)
 
-    def sifts(self, *, step: int, batch: int) -> bool:
-        """Whether the candidate batch met at this step is scored.
+    def sifts(self, *, step: int, batch: int | None = None) -> bool:
+        """Whether the candidates of a step are scored.
 
-        `batch` counts the candidate batches met since warm-up ended.
+        Args:
+            step: training steps made before.
+            batch: candidate batches met since warm-up ended; None where candidates are drawn for
+                each step, so that steps are counted.
         """
+        if batch is None:
+            batch = step - self.warmup_steps
         if step < self.warmup_steps or (self.stop_step is not None and step >= self.stop_step):
             return False
         return self.keep_at(step) < 1 and batch % self.every == 0
@@ -91,13 +96,22 @@ class Schedule:
         """How many of `size` candidates are trained at once at this step."""
         return kept_count(self.keep_at(step), size)
 
+    def candidates(self, *, step: int, size: int) -> int:
+        """How many candidates are drawn for a step that trains `size` samples.
+
+        >>> s = Schedule(keep=0.5, warmup_steps=1)
+        >>> s.candidates(step=0, size=8), s.candidates(step=1, size=8)
+        (8, 16)
+        """
+        return candidate_count(size, self.keep_at(step)) if self.sifts(step=step) else size
+
     def walk(
         self, sizes: Iterable[int], *, step: int = 0, batch: int = 0
-    ) -> Iterator[tuple[int, int]]:
-        """For each candidate batch: how many training steps it makes, of how many samples in all.
+    ) -> Iterator[tuple[int, bool]]:
+        """For each candidate batch: how many training steps it makes, and whether it is sifted.
 
         >>> list(Schedule(keep=0.5, warmup_steps=1).walk([64, 64]))
-        [(2, 64), (1, 32)]
+        [(2, False), (1, True)]
 
         Args:
             sizes: of the candidate batches.
@@ -105,14 +119,10 @@ class Schedule:
             batch: candidate batches met since warm-up ended.
         """
         for size in sizes:
-            steps, trained = 1, size
-            if size > 1:
-                count = self.count(step=step, size=size)
-                if self.sifts(step=step, batch=batch):
-                    trained = count
-                else:
-                    steps = -(-size // count)
-            yield steps, trained
+            sifted = size > 1 and self.sifts(step=step, batch=batch)
+            whole = sifted or size < 2
+            steps = 1 if whole else -(-size // self.count(step=step, size=size))
+            yield steps, sifted
             batch += step >= self.warmup_steps
             step += steps
 
