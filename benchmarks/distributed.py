@@ -4,7 +4,7 @@
     python benchmarks/distributed.py --rounds 15 --layers 6 --hidden 256
 
 It starts itself on two gloo processes. Every round takes some steps of each case, in an order
-drawn anew: one process alone while the other waits, then two with plain DDP, with selection on
+drawn again: one process alone while the other waits, then two with plain DDP, with selection on
 each rank, with selection among all candidates, and with fully_shard. A step is timed from when
 both begin to when both are done. Ratios are taken within a round, so that a busy machine slows
 what is compared alike, and the median over rounds is reported with its quartiles. All cases train
@@ -203,8 +203,8 @@ def report(args: argparse.Namespace, found: dict[str, Any]) -> dict[str, list[fl
     print(f"\nsamples that came from the other rank: {found['moved']:.1f} of {args.batch} a step")
     told, step = found["memory"], statistics.median(times["ddp"] for times in rounds)
     print(
-        f"a memory's exchange every {SHARE_EVERY} steps: {told['bytes_of_a_sample']:.0f} bytes a sample that was "
-        f"trained, {told['seconds_of_a_step'] / step:.2%} of a plain step"
+        f"a memory's exchange every {SHARE_EVERY} steps: {told['bytes_of_a_sample']:.0f} bytes per sample that "
+        f"was trained, {told['seconds_of_a_step'] / step:.2%} of a plain step"
     )
     return ratios
 

@@ -4,7 +4,7 @@
     python benchmarks/loading.py --quick          # to see that it runs
 
 A data set that takes 5 ms to read a sample, two workers. Every round times an epoch of the plain
-loop and one at each ratio, in an order drawn anew; ratios of times are taken within a round, and
+loop and one at each ratio, in a newly drawn order; ratios of times are taken within a round, and
 their median is reported. All train as many steps of as many samples. Then a memory of ten million
 samples: its size, and the processor time of a step that chooses a batch from twice as many
 candidates by their IDs, makes a `Step` of it, and takes in the losses of what was trained.

@@ -1,4 +1,4 @@
-"""Word the verdicts in `benchmarks/results` anew, from the figures that they hold.
+"""Word the verdicts in `benchmarks/results` again, from the figures that they hold.
 
     python benchmarks/reword.py            # then: python benchmarks/tables.py
 
@@ -32,7 +32,7 @@ def arm_of(content: dict[str, Any]) -> ArmVerdict:
 
 
 def verdict_of(content: dict[str, Any]) -> Verdict:
-    """A verdict, decided anew from what `Verdict.to_dict` has of its arms."""
+    """A verdict, decided again from what `Verdict.to_dict` has of its arms."""
     arms = tuple(map(arm_of, content["arms"]))
     lower, budget = content["lower_is_better"], content["budget"]
     kept = ("metric", "percent", "target", "axis", "baseline", "control")

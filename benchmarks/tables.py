@@ -132,17 +132,17 @@ def quality(name: str) -> str:
 
 
 def recalibration(name: str) -> str:
-    """Accuracy with BatchNorm statistics as trained, and taken anew from unselected pictures."""
+    """Accuracy with BatchNorm statistics as trained, and taken again from unselected pictures."""
     lines = []
     for arm, seeds in read(f"{name}.json")["final"].items():
         plain = [100 * final["accuracy"] for final in seeds.values()]
-        anew = [100 * final["accuracy_recalibrated"] for final in seeds.values()]
-        gaps = [b - a for a, b in zip(plain, anew, strict=True)]
+        again = [100 * final["accuracy_recalibrated"] for final in seeds.values()]
+        gaps = [b - a for a, b in zip(plain, again, strict=True)]
         lines.append(
             [
                 arm,
                 f"{statistics.mean(plain):.2f}",
-                f"{statistics.mean(anew):.2f}",
+                f"{statistics.mean(again):.2f}",
                 f"{statistics.mean(gaps):+.2f} ({min(gaps):+.2f} to {max(gaps):+.2f})",
             ]
         )

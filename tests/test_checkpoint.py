@@ -118,7 +118,7 @@ def test_a_checkpoint_that_was_cut_off_does_not_count(tmp_path):
 def test_a_step_that_is_saved_again_is_there_at_every_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a run that was stopped and goes on with other settings from where it was."""
+    """As by a run that was stopped and continues with other settings from where it was."""
     resuming.go(tmp_path, stop_at=3, keep=1)
     model, optimizer, sifter = resuming.make(shard=False, lively=False)
     parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "sifter": sifter}

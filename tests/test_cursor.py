@@ -80,7 +80,9 @@ def test_a_place_is_divided_among_another_number_of_ranks() -> None:
     between = {"batches_met": 3, "position": None}
     assert Cursor.divided([between, between], 0, 1) == between
     pooled = in_the_middle("pool").cursor.state_dict()
-    with pytest.raises(ValueError, match=r"cannot go on with 1: they pool .* Save between epochs"):
+    with pytest.raises(
+        ValueError, match=r"cannot continue with 1: they pool .* Save between epochs"
+    ):
         Cursor.divided([pooled, pooled], 0, 1)
 
 

@@ -136,7 +136,7 @@ def test_one_pass(kind: str, way: str) -> None:
 
 
 def interrupted(kind: str, way: str, stop: int, *, epochs: int = 2, **options: Any) -> Any:
-    """What is trained in all, where a run is cut off after a step and goes on from a file."""
+    """What is trained in all, where a run is cut off after a step and continues from a file."""
     sifting = options.pop("sifting", {})
     loader, sifter = make_loader(kind, Counted(), **options), make_sifter(way, **sifting)
     seed_everything()

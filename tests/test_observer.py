@@ -49,7 +49,7 @@ def test_random_picks_alone_can_condemn_a_choice(net: Net, monkeypatch: pytest.M
         explore=0.5,
         audit_every=0,
     )
-    with pytest.warns(SiftingWarning, match="worse than at random"):
+    with pytest.warns(SiftingWarning, match="worse than random"):
         for x, _ in worst(candidates(310)):
             net(x)
 

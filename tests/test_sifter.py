@@ -284,7 +284,7 @@ class TestKnowing:
         )
         data = candidates(8)
         with pytest.warns(
-            SiftingWarning, match=r"worse than at random: rho_approx is 0\.\d+.*explore"
+            SiftingWarning, match=r"worse than random: rho_approx is 0\.\d+.*explore"
         ) as seen:
             for batch in data:
                 chosen = sifter.select(batch)

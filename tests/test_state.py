@@ -1,4 +1,4 @@
-"""The state of a sifter: going on from it is going on identically; damage changes nothing."""
+"""The state of a sifter: going on from it is resuming identically; damage changes nothing."""
 
 from __future__ import annotations
 

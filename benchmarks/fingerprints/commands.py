@@ -99,7 +99,7 @@ def write_text(folder: Path) -> None:
 
 
 def start(folder: Path, *commands: str) -> subprocess.Popen[str]:
-    """A process that runs commands one after the other, with a vocabulary made anew."""
+    """A process that runs commands one after the other, with a vocabulary made again."""
     return subprocess.Popen(
         [sys.executable, str(SCRIPT), "--sift", *THEN.join(commands).split()],
         env={**os.environ, "SIFT_CACHE": tempfile.mkdtemp(dir=folder)},

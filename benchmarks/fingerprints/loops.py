@@ -130,7 +130,7 @@ def select(kind: str, settings: dict[str, Any]) -> Result:
 
 
 def resume(kind: str, settings: dict[str, Any], *, workers: int, stop: int) -> Result:
-    """Cut a run off after some steps, go on from what a file held, and end where it would have."""
+    """Cut a run off after some steps, continue from what a file held, and end where it would have."""
 
     def begin() -> tuple[nn.Module, Sifter, Any, Any]:
         model = make_model(kind)

@@ -1,6 +1,6 @@
 """A step with ahead=1 beside the plain one: training on one core, scoring on another, by the clock on the wall.
 
-Every round trains some steps of each loop, in an order drawn anew: the plain loop on n sequences, `exit=1` among
+Every round trains some steps of each loop, in a newly drawn order: the plain loop on n sequences, `exit=1` among
 2n scored in the loop, and the same with ahead=1. All have one thread for their arithmetic, so that the
 thread of ahead=1 has a core of its own only where another one is free: above a load of the number of
 cores the ratio says nothing. A loop's first three steps are not timed. Ratios are taken within a round.

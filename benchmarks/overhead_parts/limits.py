@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", nargs="+", choices=ROWS, default=list(ROWS), metavar="ROW")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the file")
+    parser.add_argument("--resume", action="store_true", help="continue with the run in the file")
     parser.add_argument("--rounds", type=int, default=5, help="at most 3 of them for llama")
     parser.add_argument(
         "--batch", type=int, default=8, help="n of BERT-base; a quarter at length 512"

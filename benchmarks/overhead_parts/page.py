@@ -111,7 +111,7 @@ def _memory(results: Results) -> str:
         + _quality_of(
             judged,
             "memory",
-            "{memory_batches} batches of {candidates} sequences that it was trained on before, masked anew",
+            "{memory_batches} batches of {candidates} sequences that it was trained on before, masked again",
         )
     )
 

@@ -195,7 +195,7 @@ def _ranked(
 
 
 def _remembered(model: nn.Module, memory: Sifter, batches: Iterator[Batch]) -> list[list[float]]:
-    """A memory on what it has met, masked anew; the scores of before are those of exit 1."""
+    """A memory on what it has met, masked again; the scores of before are those of exit 1."""
     exit, exact = Sifter(model, **COMMON), Sifter(model, **{**COMMON, "exit": "last"})
     rows = []
     for batch in islice(batches, BATCHES):

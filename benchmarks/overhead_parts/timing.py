@@ -29,7 +29,7 @@ def timed_in_turns(
     skip: Callable[[int, str], bool] = lambda round, name: False,
     updates: int = 2,
 ) -> Rounds:
-    """Time every case in every round, in an order drawn anew, the update twice by default.
+    """Time every case in every round, in a newly drawn order, the update twice by default.
 
     Args:
         cases: by name; one is called "update".

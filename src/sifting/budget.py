@@ -60,7 +60,7 @@ class Budget:
             raise ValueError(
                 f"budget='tokens', and the tokens of {size} samples cannot be counted in {describe(batch)}: "
                 "yield a dict with 'attention_mask' or 'input_ids', or pass budget=lambda batch: … that "
-                "returns one cost a sample"
+                "returns one cost per sample"
             )
         return found.double().clamp_min(1)
 
@@ -78,7 +78,7 @@ class Budget:
         """What each candidate is worth for what it costs.
 
         A mean, or a share, is worth as much again for each token that has a label; where all of a
-        document's have one, it is the order of the scores themselves. One prediction a sample is
+        document's have one, it is the order of the scores themselves. One prediction per sample is
         worth its score, however long the sample.
         """
         costs_B = costs_B.to(scores_B)
@@ -137,7 +137,7 @@ class Budget:
         return {"carry": self.carry}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from what `state_dict` gave."""
         self.carry = Plain(state, "the budget").number("carry")
 
 

@@ -1,6 +1,6 @@
-"""Checkpoints of a distributed run that go on with any number of ranks.
+"""Checkpoints of a distributed run that continue with any number of ranks.
 
-Model and optimizer are saved by `torch.distributed.checkpoint`, which lays them out anew for the
+Model and optimizer are saved by `torch.distributed.checkpoint`, which lays them out again for the
 ranks that load them. Of the sifter, what ranks share (weights of the exit, counts of steps, the
 random stream) is saved once, what each has for itself (place in its loader, metrics, global
 random streams) for each of them.
@@ -109,7 +109,7 @@ def load_rank_states(
 
 
 def state_of(parts: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
-    """The state that one of `world` ranks goes on with, from those of the ranks that saved.
+    """The state that one of `world` ranks continues with, from those of the ranks that saved.
 
     With as many ranks each gets its own. Otherwise samples seen and trained are divided so that
     their sums stay; the place in the loader stays too, in batches, which holds if all ranks
@@ -118,8 +118,8 @@ def state_of(parts: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[
 
     Args:
         parts: each saving rank's `Sifter.state_dict()`.
-        rank: of the rank that goes on.
-        world: number of ranks that go on.
+        rank: of the rank that resumes.
+        world: number of ranks that resume.
     """
     if len(parts) == world:
         return dict(parts[rank])
@@ -129,10 +129,10 @@ def state_of(parts: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[
     for name in ("generator", "autocast", "exit"):
         state[name] = copy.deepcopy(first[name])
     state["meter"] = Meter.divided([part["meter"] for part in parts], rank, world)
-    state["ahead"] = None  # of candidates that other ranks draw otherwise: they are scored anew
+    state["ahead"] = None  # of candidates that other ranks draw otherwise: they are scored again
     looked = (state.get("pilot") or {}).get("held_out") or {}
     if any(hasattr(value, "device_mesh") for value in (looked.get("average") or {}).values()):
-        looked["average"] = None  # spread over other ranks: averaging begins anew
+        looked["average"] = None  # spread over other ranks: averaging starts over
     return state
 
 
@@ -187,7 +187,7 @@ def load(
 ) -> dict[str, Any]:
     """Restore a run, on all its ranks, from what `save` made on as many or another number.
 
-    The next iteration over `sifter(loader)` goes on after the last batch that was handed out.
+    The next iteration over `sifter(loader)` continues after the last batch that was handed out.
 
     Args:
         path: the checkpoint, e.g. what `latest` found.

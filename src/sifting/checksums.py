@@ -51,7 +51,7 @@ def digest_of_file(path: Path, *, size: int | None = None) -> str:
         while left > 0:
             chunk = file.read(min(CHUNK, left))
             if not chunk:
-                raise Damaged(f"{path} is {size} bytes long no more: its end is missing")
+                raise Damaged(f"{path} is {size} bytes long any more: its end is missing")
             found.update(chunk)
             left -= len(chunk)
     return found.hexdigest()
@@ -105,7 +105,7 @@ def parse_object(source: bytes, path: Path) -> dict[str, Any]:
     try:
         content = json.loads(source.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise Damaged(f"{path} is damaged: it is no text") from error
+        raise Damaged(f"{path} is damaged: it is not text") from error
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{path} is damaged: {error}") from error
     if not isinstance(content, dict):

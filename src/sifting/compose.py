@@ -177,7 +177,7 @@ def make_economy(exit: Exit, generator: torch.Generator, **asked: Any) -> Econom
     shown = ", ".join(f"{name}={value!r}" for name, value in economy.shown().items())
     if shown and exit.by_id:
         raise ValueError(
-            f"{shown}: {exit!r} looks at no sample when it scores, so there is nothing to spare: leave it out"
+            f"{shown}: {exit!r} looks at no sample when it scores, so there is nothing to save: leave it out"
         )
     exit.may_leave_out(generator, not shown)
     return economy
@@ -252,7 +252,7 @@ def check_shardable(scorer: Scorer) -> None:
     if not exit.shardable:
         raise ValueError(
             f"{exit!r} leaves the model's forward in the middle, which sharded parameters do not "
-            "survive (fully_shard gathers and frees them around it): choose exit=k, exit='last' or a "
+            "allow (fully_shard gathers and frees them around it): choose exit=k, exit='last' or a "
             "TunedExit at a block of the stack, or train with DDP"
         )
     exit.keep_shardable()
@@ -328,8 +328,8 @@ def settings_of(
 
 
 def say_changes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    """Warn where a sifter goes on from a state that was saved with other settings."""
+    """Warn where a sifter continues from a state that was saved with other settings."""
     changed = [name for name, value in saved.items() if own.get(name) != value]
     if changed:
         shown = "; ".join(f"{name}={saved[name]!r} → {own.get(name)!r}" for name in changed)
-        warn_user(f"this sifter goes on from a state that was saved with other settings: {shown}")
+        warn_user(f"this sifter continues from a state that was saved with other settings: {shown}")

@@ -19,7 +19,7 @@ class Cursor:
 
     Attributes:
         position: in the epoch that is iterated; None between epochs.
-        resuming: whether the next iteration goes on from there instead of beginning anew.
+        resuming: whether the next iteration continues from there instead of starting over.
         batches_met: candidate batches since warm-up ended, where they come as batches.
     """
 
@@ -29,7 +29,7 @@ class Cursor:
         self.batches_met = 0
 
     def restart(self) -> None:
-        """The next iteration begins an epoch anew."""
+        """The next iteration starts a new epoch."""
         self.position, self.resuming = None, False
 
     def state_dict(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Cursor:
         return {"batches_met": self.batches_met, "position": position}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a place; a state that is damaged changes nothing."""
+        """Continue from a place; a state that is damaged changes nothing."""
         self.adopt(*self.checked(state))
 
     @staticmethod
@@ -59,13 +59,13 @@ class Cursor:
         return found.whole("batches_met"), place
 
     def adopt(self, batches_met: int, position: LoaderPlace | None) -> None:
-        """Go on from what `checked` found."""
+        """Continue from what `checked` found."""
         self.batches_met, self.position = batches_met, position
         self.resuming = position is not None
 
     @staticmethod
     def divided(states: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
-        """The state that one of `world` ranks goes on with, from those of the ranks that saved."""
+        """The state that one of `world` ranks continues with, from those of the ranks that saved."""
         met, own = int(states[0]["batches_met"]), _place(states[rank % len(states)]["position"])
         if own is None:
             return {"batches_met": met, "position": None}
@@ -75,9 +75,9 @@ class Cursor:
             return {"batches_met": met, "position": own.divided(alike, world).to_plain()}
         if not isinstance(own, Position):
             raise ValueError(
-                f"a run that {len(states)} ranks saved in the middle of an epoch cannot go on with {world}: "
+                f"a run that {len(states)} ranks saved in the middle of an epoch cannot continue with {world}: "
                 "they pool the batches of an iterable, each its own. Save between epochs "
-                "(state_dict(epoch_over=True)) to go on with another number, or use draws='batch'"
+                "(state_dict(epoch_over=True)) to continue with another number, or use draws='batch'"
             )
         if own.pieces:  # trained again from its start, and so met again
             met -= own.counted

@@ -126,8 +126,9 @@ class SiftedLoader:
         wanted = {BatchSource: Position, IndexSource: IndexPosition, PoolSource: PoolPosition}
         if resumed is not None and not isinstance(resumed, wanted[type(self._source)]):
             raise ValueError(
-                f"cannot resume: the state is a place among {among(resumed)}, and a {type(self.loader).__name__} "
-                f"with draws={self.sifter.draws!r} has none such: give the loader and draws= it was saved with"
+                f"cannot resume: the state is a position among {among(resumed)}, and a "
+                f"{type(self.loader).__name__} with draws={self.sifter.draws!r} has no such position: give the "
+                "loader and draws= it was saved with"
             )
 
     def _check_lengths(self) -> None:
@@ -136,8 +137,9 @@ class SiftedLoader:
         lengths = [] if ranks is None else ranks.gather(self._length)
         if len(set(lengths)) > 1:
             raise ValueError(
-                f"the ranks have {', '.join(map(str, lengths))} batches of this epoch, and they have to take as "
-                "many steps: give all as many (DistributedSampler does, Accelerate does with even_batches=True)"
+                f"the ranks have {', '.join(map(str, lengths))} batches of this epoch, and all have to "
+                "take the same number of steps: give all the same number (DistributedSampler does, and "
+                "Accelerate with even_batches=True)"
             )
 
     def _begun(self, start: Callable[[], Iterator[T]]) -> Lookahead[T]:

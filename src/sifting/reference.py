@@ -107,7 +107,7 @@ def _losses(sifter: Sifter, batch: Any, count: int) -> Tensor:
 
 
 def _steady(sifter: Sifter, loader: Any, before: Tensor | None) -> bool:
-    """Whether samples that are read again have the same labels: not where masks are drawn anew."""
+    """Whether samples that are read again have the same labels: not where masks are drawn again."""
     if before is None or sifter._scorer.call.ids is not None:
         return before is not None and sifter._scorer.call.ids is None
     batch, _ = next(_read(sifter, loader))

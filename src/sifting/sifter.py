@@ -91,19 +91,19 @@ class Sifter:
         stop_step: step from which nothing is selected any more.
         every: of each `every` candidate batches, the first is sifted.
         loss_fn: per-sample loss `(logits, labels)`, where cross-entropy is not what is trained.
-        losses: `losses(model, batch)`, one loss a sample, where no function of logits and labels gives
+        losses: `losses(model, batch)`, one loss per sample, where no function of logits and labels gives
             it (diffusion, detection, sample weights). A contrastive loss is that within the batch.
         forward: `forward(model, batch) -> logits`, where the model is called in its own way.
         labels: `labels(batch) -> labels`, where the batch keeps them in its own place.
         ids: key or position, in a batch, of the samples' numbers in the data set, or a function of
             the batch; for exits with memory. The sifter calls the model without them; so should
             your step.
-        batch_size: how many samples a batch holds, where it cannot be told: the number of candidates
-            in the first, the key of the member that has one entry a sample, or a function of it.
+        batch_size: how many samples a batch holds, where it cannot be determined: the number of candidates
+            in the first, the key of the member that has one entry per sample, or a function of it.
         take: `take(batch, indices) -> batch`, where a batch cannot be divided member by member.
-        stack: dotted path of the list of blocks, where it cannot be told.
+        stack: dotted path of the list of blocks, where it cannot be determined.
         score_batch_size: candidates scored at a time; all at once by default.
-        rows: how many labelled positions of each sequence are scored, drawn anew each time; or
+        rows: how many labelled positions of each sequence are scored, redrawn each time; or
             "labelled": all, and the exit's block only there, which gives the same scores but for rounding.
         view: what is scored of each sample: the first so many positions of a sequence, (first, end) of
             them, an image whose shorter side has so many pixels, or `view(batch) -> batch`.
@@ -324,10 +324,10 @@ class Sifter:
         return compose.costs_of(self.exit, self.stats())
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
-        """Everything needed to go on identically, as plain tensors and numbers.
+        """Everything needed to continue identically, as plain tensors and numbers.
 
         Args:
-            epoch_over: whether the place in the loader is left out: whoever goes on begins an epoch.
+            epoch_over: whether the place in the loader is left out: whoever resumes begins an epoch.
         """
         return saved(self, epoch_over=epoch_over)
 

@@ -1,4 +1,4 @@
-"""The state of a sifter: everything that going on identically needs, as plain values."""
+"""The state of a sifter: everything that resuming identically needs, as plain values."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
         given = state.get("version") if isinstance(state, Mapping) else state
         raise ValueError(
             f"this sifter state has version {given!r}, and this release reads "
-            f"version {VERSION}: finish the run with the release it was started with, or begin anew"
+            f"version {VERSION}: finish the run with the release it was started with, or start over"
         )
     found = Plain(state, "the sifter")
     generator = found.made("generator", generator_state)
@@ -64,8 +64,8 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     if sifter.pilot is not None and found.get("pilot") is None:
         raise ValueError(
             f"the state was saved with keep={settings.get('keep')!r}, and this sifter is an autopilot "
-            "(keep='auto'), which finds nothing in it to go on from: pass the keep= and exit= that it was "
-            "saved with, or begin anew"
+            "(keep='auto'), which finds nothing in it to continue from: pass the keep= and exit= that it was "
+            "saved with, or start over"
         )
     pilot = None if sifter.pilot is None else found.inside("pilot")
     learned = found.get("reference") if sifter.reference is not None else None
@@ -85,7 +85,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
         if before == now:
             raise
         raise ValueError(
-            f"the state was saved with exit={before}, and this sifter's is {now}, which cannot go on from "
+            f"the state was saved with exit={before}, and this sifter's is {now}, which cannot continue from "
             f"what that has learned: make the sifter with the exit the state was saved with ({error})"
         ) from error
     if sifter.beside is not None:
@@ -140,4 +140,4 @@ def _load_learned(
             part.load_state_dict(content)
         if isinstance(error, ValueError):
             raise
-        raise damaged(f"what was learned cannot be put back: {error!r}"[:300]) from error
+        raise damaged(f"what was learned cannot be restored: {error!r}"[:300]) from error

@@ -141,7 +141,7 @@ def test_a_run_that_is_over_or_of_another_model_is_no_beginning(tmp_path: Path) 
         advise(build(), updates=8, start=tmp_path / "run")
     other = nn.Linear(16, 2)
     problem = replace(build(), model=other, optimizer=torch.optim.AdamW(other.parameters()))
-    with pytest.raises(RunError, match="nothing can begin with the checkpoint"):
+    with pytest.raises(RunError, match="no run can start from the checkpoint"):
         advise(problem, updates=16, start=tmp_path / "run")
     with pytest.raises(RunError, match="not a run folder"):
         advise(build(), updates=16, start=tmp_path / "nowhere")

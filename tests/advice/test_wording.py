@@ -53,5 +53,5 @@ def test_advice_is_json_and_a_table() -> None:
 def test_no_record_is_no_advice() -> None:
     found = advice_of()
     assert found.auto == Range(0.0, 0.0, 0.0)
-    assert sentence(found).startswith("Nothing could be told")
+    assert sentence(found).startswith("Nothing can be said")
     assert whole_run([], []) == Range(0.0, 0.0, 0.0)

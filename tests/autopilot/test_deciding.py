@@ -75,7 +75,7 @@ def test_a_change_has_to_be_worth_it() -> None:
 
 def test_reasons_for_leaving_it_off() -> None:
     assert decide([], PLAIN, held_out=True)[1] == "no scorer fits the model and its batches"
-    assert decide([Judged(INPUT)], PLAIN, held_out=False)[1] == "nothing is known yet"
+    assert decide([Judged(INPUT)], PLAIN, held_out=False)[1] == "too little is known yet"
     poor = replace(GOOD, share=0.5, speedup=1.0)
     assert "only 50% (± 2%) of the progress" in decide([poor], PLAIN, held_out=True)[1]
 

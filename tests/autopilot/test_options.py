@@ -19,7 +19,7 @@ def test_an_option_says_what_it_keeps() -> None:
 def test_decisions_survive_as_plain_values() -> None:
     made = PilotDecision(7, INPUT, "why", 1.25)
     assert PilotDecision.from_plain(json.loads(json.dumps(made.to_plain()))) == made
-    with pytest.raises(ValueError, match="1 in 3 is nothing that is decided"):
+    with pytest.raises(ValueError, match="a decision to keep 1 in 3 is not one of the autopilot"):
         PilotDecision.from_plain({**made.to_plain(), "ratio": 3})
 
 

@@ -182,7 +182,7 @@ def test_save_state_and_load_state_resume_in_the_middle_of_an_epoch(
     accelerator.register_for_checkpointing(sifter)
     train(accelerator, model, optimizer, sifter(loader), stop=2)
     accelerator.save_state(str(tmp_path))
-    # go on to know what was to come: iterating anew would start an epoch, so from the same state
+    # go on to know what was to come: iterating again would start an epoch, so from the same state
     results = []
     for _ in range(2):
         accelerator, model, optimizer, loader = prepared(**options)

@@ -64,7 +64,7 @@ Join = Callable[[Tensor, Tensor, int], Tensor]
 
 
 class Graphs(nn.Module):
-    """One label a graph; how layers are joined is said by `join(before, convolved, i)`."""
+    """One label per graph; how layers are joined is said by `join(before, convolved, i)`."""
 
     def __init__(self, join: Join, depth: int = 4) -> None:
         super().__init__()

@@ -354,7 +354,7 @@ def test_unet_with_noise_prediction() -> None:
         want = squared(model(batch["noisy"], batch["t"]), batch["noise"])
     got = Sifter(model, exit="last", **given).score(batch)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
-    with pytest.raises(StackError, match=r"'ups' \(2 × ConvTranspose2d\): blocks 1 and 2 put out"):
+    with pytest.raises(StackError, match=r"'ups' \(2 × ConvTranspose2d\): blocks 1 and 2 output"):
         Sifter(model, exit=1, stack="ups", **given).score(batch)
     # the middle, which adds, holds most of the parameters, and is what is cut short
     kept = model.middle[1]

@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer goes on from a checkpoint as if it had never stopped."""
+"""Hugging Face's Trainer continues from a checkpoint as if it had never stopped."""
 
 from __future__ import annotations
 

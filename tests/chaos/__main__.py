@@ -1,6 +1,6 @@
 """Interruptions, damaged files and failing writes, by the hundred; each end is right, or refused by name.
 
-    python -m tests.chaos --out FOLDER [--seed 0]        # goes on where it was stopped
+    python -m tests.chaos --out FOLDER [--seed 0]        # continues where it was stopped
     python -m tests.chaos --out FOLDER --short           # a part of a few seconds
 
 Every case is made from the seed and its number. Prints a table of counts; exits 1 if a case is wrong.

@@ -1,4 +1,4 @@
-"""Every write of a command fails once; what was there before stays, and the command goes on to the same end."""
+"""Every write of a command fails once; what was there before stays, and the command continues to the same end."""
 
 from __future__ import annotations
 

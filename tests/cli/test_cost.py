@@ -180,7 +180,7 @@ def test_every_option_says_what_it_is(capsys):
         ("[" * 200_000, "config.json is damaged: maximum recursion depth"),
         ("[1]", "config.json is damaged: it holds no JSON object"),
         ("{", "config.json is damaged: "),
-        ('{"n_layer": 2, "hidden_size": {}}', "config.json is no transformer's config: "),
+        ('{"n_layer": 2, "hidden_size": {}}', "config.json is not a transformer's config: "),
         ('{"hidden_size": "wide"}', "the config has none of num_hidden_layers"),
     ],
     ids=["deep", "list", "cut", "type", "text"],

@@ -54,7 +54,9 @@ def test_the_convex_picture_says_what_was_measured(
 def test_too_small_a_demo_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         demo.main(["--seeds", "1"])
-    assert "--seeds 1 --updates 300: give at least 2 and 20" in capsys.readouterr().err
+    assert (
+        "--seeds 1 --updates 300: give at least 2 seeds and 20 updates" in capsys.readouterr().err
+    )
 
 
 def test_a_folder_that_cannot_be_written_is_named(

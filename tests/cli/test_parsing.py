@@ -115,7 +115,7 @@ def test_a_command_of_many_runs_ends_with_its_code(capsys: pytest.CaptureFixture
 
     assert run(lambda words, console: None) == 0
     assert run(lambda words, console: "SIGTERM") == 143
-    assert "stopped by SIGTERM; the same command goes on" in capsys.readouterr().err
+    assert "stopped by SIGTERM; the same command continues" in capsys.readouterr().err
     assert run(broken) == 2
     assert "sift mine: it is damaged" in capsys.readouterr().err
     assert run(stopped) == 130

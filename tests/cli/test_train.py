@@ -42,7 +42,7 @@ def test_a_run_that_a_signal_stopped_ends_with_the_code_of_the_signal_and_goes_o
     with monkeypatch.context() as patch:
         patch.setattr(recipe, "RECIPE", replace(RECIPE, problem=problem))
         assert cli.main(command) == 128 + number
-    assert f"stopped by {number.name}; --resume goes on" in capsys.readouterr().err
+    assert f"stopped by {number.name}; --resume continues" in capsys.readouterr().err
     assert RunFolder(tmp_path / "run").checkpoints.latest() == 3
     assert cli.main([*command, "--resume"]) == 0
     assert read_run(tmp_path / "run").status == "finished"
@@ -77,7 +77,7 @@ def test_a_checkpoint_passed_over_is_named_and_the_end_is_the_same(
             file.truncate(100)
     with caplog.at_level("INFO", logger="sifting"):
         assert cli.main([OWN, "tiny", "--out", str(cut.path), *more, "--resume"]) == 0
-    assert caplog.text.count("passed over, and gone on from") == 2
+    assert caplog.text.count("passed over; continuing from") == 2
     assert "step-00000008" in caplog.text
     again = cut.checkpoints.load(8)["model"]
     assert all(torch.equal(whole[name], again[name]) for name in whole)
@@ -88,8 +88,8 @@ def test_a_checkpoint_passed_over_is_named_and_the_end_is_the_same(
     [
         ({"update": 10**12}, "is of update 1000000000000"),
         ({"schedule": {"junk": 1}}, "the schedule has no"),
-        ({"model": {}}, "cannot be gone on with: Error"),
-        ({"ranks": []}, "cannot be gone on with"),
+        ({"model": {}}, "cannot be resumed: Error"),
+        ({"ranks": []}, "cannot be resumed"),
         ({"seconds": None}, "'seconds' of the run is None"),
         ({"losses": "none"}, "'losses' of the run is 'none'"),
     ],

@@ -111,5 +111,5 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"comparison\.json is damaged: it has no checksum"):
         read_manifest(tmp_path)
     path.write_text(json.dumps({**content, "format": 1}))
-    with pytest.raises(RunError, match="has format 1, and this release goes on with format 2"):
+    with pytest.raises(RunError, match="has format 1, and this release continues with format 2"):
         read_manifest(tmp_path)

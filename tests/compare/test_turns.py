@@ -113,7 +113,7 @@ def test_a_comparison_that_is_asked_to_stop_saves_all_and_ends_like_one_that_is_
     with monkeypatch.context() as patch:
         patch.setattr(Board, "watch", watch)
         assert run(tmp_path, *TWO) == 128 + number
-    assert f"stopped by {number.name}; the same command goes on" in capsys.readouterr().err
+    assert f"stopped by {number.name}; the same command continues" in capsys.readouterr().err
     for arm, step in steps.items():
         stopped = read_run(tmp_path / arm / "seed-0")
         assert (stopped.status, stopped.summary["stopped_by"]) == ("stopped", number.name)

@@ -42,7 +42,7 @@ def test_what_a_member_was_it_stays() -> None:
     found = divided({"x": T(3), "table": table}, 3, seen=seen)
     assert len(found) == 1, "the table has as many rows as the last batch has samples"
     with pytest.raises(
-        ValueError, match=r"had one entry a sample so far, and has not in this batch of 4"
+        ValueError, match=r"had one entry per sample so far, but not in this batch of 4"
     ):
         divided({"x": T(5), "y": T(4), "table": table}, 4, seen=seen)
 
@@ -57,7 +57,7 @@ def test_what_a_member_was_it_stays() -> None:
         ({"x": T(4), "input_ids": T(9, 3)}, "'input_ids' goes by sample"),
         ({"x": T(4), "time": T(7, 4)}, "the 4 samples along its second dimension"),
         ({"x": T(4), "set": {1, 2, 3, 4}}, "a type that cannot be divided"),
-        ({"x": T(4), "views": [T(4, 2)] * 4}, "one entry a sample, or members that hold all"),
+        ({"x": T(4), "views": [T(4, 2)] * 4}, "one entry per sample, or members that hold all"),
         ({"x": T(9, 2), "lengths": torch.tensor([2, 3, 1, 3])}, "holds all samples end to end"),
     ],
 )

@@ -104,5 +104,5 @@ def test_rows_stay_rows_if_told_so() -> None:
 def test_a_row_of_documents_that_nobody_marked_says_how_to_mark_them() -> None:
     ids = torch.randint(0, 20, (1, 12))
     sifter = Sifter(tests.fuzz.packed.Bigrams(), exit="last", score="loss")
-    with pytest.raises(ValueError, match=r"candidate batch of 1 .*position_ids that begin anew"):
+    with pytest.raises(ValueError, match=r"candidate batch of 1 .*position_ids that restart"):
         sifter.select({"input_ids": ids, "labels": ids})

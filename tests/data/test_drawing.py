@@ -20,7 +20,7 @@ def test_how_many_steps_a_pass_has_is_said_where_it_can_be() -> None:
     source = IndexSource(DataLoader(Counted(), 4), whole=False)
     assert source.steps_of_a_pass(lambda step, size: 2 * size) == 5  # 37 candidates, 8 a step
     source = IndexSource(DataLoader(Counted(), batch_sampler=[[1, 2], [3]]), whole=False)
-    with pytest.raises(TypeError, match="how many samples a list gives cannot be told"):
+    with pytest.raises(TypeError, match="how many samples a list gives cannot be determined"):
         source.steps_of_a_pass(lambda step, size: size)
 
 
@@ -82,6 +82,6 @@ def test_samples_joined_into_one_row_leave_nothing_to_choose() -> None:
             return self.table(input_ids)  # type: ignore[no-any-return]
 
     sifter = Sifter(Tokens(), exit="last", keep=0.5)
-    message = r"makes 1 sample of the 16 candidates .*position_ids that begin anew"
+    message = r"makes 1 sample of the 16 candidates .*position_ids that restart"
     with pytest.raises(ValueError, match=message):
         next(iter(sifter(DataLoader(SAMPLES, 8, collate_fn=one_row))))

@@ -159,7 +159,7 @@ def test_the_length_of_a_pass_is_told_where_it_can_be() -> None:
     batches = [torch.zeros(4), torch.zeros(4), torch.zeros(2)]
     source = PoolSource(batches, whole=False, pad=None)
     assert source.steps_of_a_pass(lambda step, size: 2 * size) == 2
-    with pytest.raises(TypeError, match="sizes of a DataLoader's batches cannot be told"):
+    with pytest.raises(TypeError, match="sizes of a DataLoader's batches cannot be determined"):
         PoolSource(DataLoader(Stream(), 4), whole=False, pad=None).steps_of_a_pass(max)
 
 

@@ -104,7 +104,7 @@ def test_an_order_that_ranks_share_is_gone_on_with_by_as_many_as_divide_it() -> 
 def test_what_cannot_be_divided_says_why(change: dict[str, Any], world: int, message: str) -> None:
     place = replace(INDICES, **{"ahead": (), **change})
     with pytest.raises(
-        ValueError, match=rf"2 ranks saved .* cannot go on with {world}: .*{message}"
+        ValueError, match=rf"2 ranks saved .* cannot continue with {world}: .*{message}"
     ):
         place.divided([place, place], world)
 

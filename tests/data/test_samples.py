@@ -54,7 +54,7 @@ def test_what_was_divided_by_chance_is_noticed_when_the_size_changes() -> None:
     samples.take(
         {"x": torch.zeros(10, 2), "labels": torch.arange(10), "pos": torch.zeros(10)}, CHOSEN
     )
-    with pytest.raises(ValueError, match=r"batch\['pos'\] \(10,\) had one entry a sample so far"):
+    with pytest.raises(ValueError, match=r"batch\['pos'\] \(10,\) had one entry per sample so far"):
         samples.take(
             {"x": torch.zeros(6, 2), "labels": torch.arange(6), "pos": torch.zeros(10)}, CHOSEN
         )
@@ -201,7 +201,7 @@ def test_a_member_that_is_missing_is_no_sample() -> None:
 
 def test_a_square_of_readings_is_refused_too() -> None:
     batch = {"views": [torch.zeros(3, 8)] * 3, "labels": torch.arange(3)}
-    with pytest.raises(ValueError, match="one entry a sample, or members that hold all samples"):
+    with pytest.raises(ValueError, match="one entry per sample, or members that hold all samples"):
         fresh().take(batch, torch.tensor([1]))
 
 
@@ -410,7 +410,7 @@ def test_two_inputs_are_still_two_in_a_batch_of_two() -> None:
     samples.take(batch(8), torch.tensor([0, 1]))
     (first, second), labels = samples.take(batch(2), torch.tensor([1]))
     assert (first.shape, second.shape, labels.tolist()) == ((1, 5), (1, 5), [1])
-    with pytest.raises(ValueError, match="one entry a sample, or members that hold all samples"):
+    with pytest.raises(ValueError, match="one entry per sample, or members that hold all samples"):
         Samples(labels=samples.labels).take(batch(2), torch.tensor([1]))
 
 

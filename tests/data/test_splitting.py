@@ -110,7 +110,7 @@ def test_a_loader_of_unknown_sizes_can_be_iterated_all_the_same() -> None:
             return iter([(torch.randn(8, 8), torch.zeros(8).long())] * 3)
 
     sifted = Sifter(Net(), exit=1, score="loss", warmup_steps=2)(Own())
-    with pytest.raises(TypeError, match="the sizes of a Own's batches cannot be told"):
+    with pytest.raises(TypeError, match="the sizes of a Own's batches cannot be determined"):
         len(sifted)
     assert len(list(sifted)) == 4
     assert len(Sifter(Net(), exit=1, score="loss")(Own())) == 3  # one each, whatever their sizes

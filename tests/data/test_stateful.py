@@ -41,7 +41,7 @@ KINDS = ("shuffled", "generator", "ordered", "weighted", "distributed", "varying
 
 
 class Quiet(Counted):
-    """Nothing is drawn at random when a sample is read, so that workers may be started anew."""
+    """Nothing is drawn at random when a sample is read, so that workers may be started again."""
 
     def __getitem__(self, index: int) -> Any:
         x, y = super().__getitem__(index)
@@ -129,7 +129,7 @@ def plain(state: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stop", [2, 4, 8])
 def test_states_of_plain_and_sifted_loops_serve_each_other(kind: str, stop: int) -> None:
-    """A loop that saves the loader's state alone goes on where it was, with and without the line."""
+    """A loop that saves the loader's state alone continues where it was, with and without the line."""
     said = trained(fresh(kind))[1][stop - 1]
     for keep in (1.0, 0.5):
         sifted = trained(fresh(kind), sifter=sifter_of(keep=keep))[1][stop - 1]

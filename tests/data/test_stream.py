@@ -89,5 +89,5 @@ def test_a_sampler_that_runs_dry_is_named() -> None:
     once = iter([[0, 1], [2, 3]])
     stream = IndexStream(once, seed=0)
     assert stream.draw(lambda size: 2 * size) == [0, 1, 2, 3]
-    with pytest.raises(ValueError, match="gives no indices any more"):
+    with pytest.raises(ValueError, match="stopped giving indices"):
         stream.draw(lambda size: 2 * size)

@@ -59,7 +59,7 @@ def test_workers_that_live_on_do_and_are_the_loaders_own() -> None:
 
 
 def test_epochs_with_and_without_a_sifter_take_turns() -> None:
-    """Workers that live on go on with their streams, whoever iterates the loader."""
+    """Workers that live on continue with their streams, whoever iterates the loader."""
     options: Any = {"num_workers": 2, "persistent_workers": True}
     found = []
     for turns in ((False, False, False, False), (False, True, False, True)):

@@ -137,7 +137,7 @@ def test_mistakes_are_named() -> None:
         AdditiveExit(resnet(), head="resnet")
     model = resnet()
     exit = AdditiveExit(model, features=7)
-    with pytest.raises(ValueError, match=r"puts out 16 channels, not 7: pass .*features=16"):
+    with pytest.raises(ValueError, match=r"outputs 16 channels, not 7: pass .*features=16"):
         model(**pictures())
     with pytest.raises(ValueError, match="made for another model"):
         Sifter(resnet(), exit=exit)

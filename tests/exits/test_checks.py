@@ -23,7 +23,7 @@ def test_of_packed_rows_there_is_one_for_each_document() -> None:
     ids = torch.tensor([[0, 1, 0, 1, 2]])
     batch = {"input_ids": ids, "position_ids": ids, "labels": ids}
     check_count(Samples(), batch, 2)
-    with pytest.raises(ValueError, match=r"packed, 2 documents in 1 rows, .* one value a row"):
+    with pytest.raises(ValueError, match=r"packed, 2 documents in 1 rows, .* one value per row"):
         check_count(Samples(), batch, 1)
 
 

@@ -17,7 +17,7 @@ SIZE = 400
 
 
 def noisy(seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Samples whose class is the largest feature; of a third, the label is drawn anew."""
+    """Samples whose class is the largest feature; of a third, the label is drawn again."""
     chance = torch.Generator().manual_seed(seed)
     x = torch.randn(SIZE, 5, generator=chance)
     wrong = torch.rand(SIZE, generator=chance) < 0.3

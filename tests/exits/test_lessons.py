@@ -47,7 +47,7 @@ def test_outputs_and_labels_are_needed_and_have_to_fit(plan: Plan) -> None:
     with pytest.raises(ValueError, match="cannot predict start_positions, whose number of classes"):
         check_learnable(positions, (X, Y))
     own = replace(plan, loss_fn=PerSampleLoss(nn.MSELoss()), shapes={"logits": (5, 4)})
-    with pytest.raises(ValueError, match="one value or vector a sample"):
+    with pytest.raises(ValueError, match="one value or vector per sample"):
         check_learnable(own, (X, Y))
 
 

@@ -1,4 +1,4 @@
-"""The predictor of losses: what it learns, who is asked, and that a run by it can be gone on with."""
+"""The predictor of losses: what it learns, who is asked, and that a run by it can be resumed."""
 
 from __future__ import annotations
 

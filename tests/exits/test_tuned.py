@@ -312,7 +312,7 @@ def test_answers_whose_classes_are_positions_are_refused_on_the_first_batch() ->
     with pytest.raises(ValueError, match=r"cannot predict start_positions.*choose exit=k"):
         Sifter(model, exit="tuned").score(batch)
     per_position = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
-    with pytest.raises(ValueError, match="one value or vector a sample"):
+    with pytest.raises(ValueError, match="one value or vector per sample"):
         Sifter(per_position, exit=TunedExit(1), score="loss", loss_fn=nn.MSELoss()).score(
             (torch.randn(4, 5, 3), torch.randn(4, 5, 2))
         )

@@ -1,6 +1,6 @@
 """`python -m tests.fuzz --examples 100000`: generated cases of every kind, as many as wanted.
 
-With `--out FOLDER` it goes on where it was stopped, with the seed that it began with; unless the code
+With `--out FOLDER` it continues where it was stopped, with the seed that it began with; unless the code
 has changed since, which is checked from the start.
 """
 

@@ -97,7 +97,7 @@ SHAPES = st.lists(st.integers(1, 5), max_size=3).map(tuple)
 
 @st.composite
 def by_sample(draw: st.DrawFn) -> tuple[Member, Callable[[int], Any]]:
-    """A member that has one entry a sample, in one of the forms people use, and the samples."""
+    """A member that has one entry per sample, in one of the forms people use, and the samples."""
     salt = draw(st.integers(0, 9))
     form = draw(st.sampled_from(FORMS))
     shape = draw(SHAPES)

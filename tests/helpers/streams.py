@@ -22,7 +22,7 @@ def sample(i: int) -> tuple[Tensor, Tensor]:
 
 
 class Placed(Stream):
-    """A stream that can go on from a place, and knows what was read of it."""
+    """A stream that can continue from a place, and knows what was read of it."""
 
     def __init__(self) -> None:
         self.at, self.start, self.read = 0, 0, list[int]()

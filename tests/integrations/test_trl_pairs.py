@@ -219,7 +219,7 @@ def test_other_mixins_and_trainers_are_told_apart() -> None:
     class NoPairs(SiftPairsMixin, trl.SFTTrainer):  # type: ignore[misc]
         pass
 
-    with pytest.raises(TypeError, match=r"NoPairs has SiftPairsMixin and is neither a trl\.DPO"):
+    with pytest.raises(TypeError, match=r"NoPairs has SiftPairsMixin but is neither a trl\.DPO"):
         NoPairs(model=llama())
 
     class Rows(SiftMixin, trl.RewardTrainer):  # type: ignore[misc]

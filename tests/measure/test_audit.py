@@ -81,7 +81,7 @@ def test_the_log_has_early_and_exact_losses(tmp_path: Path) -> None:
 
 def test_harm_is_warned_of_once_with_a_remedy() -> None:
     by = auditor(remedy="a later exit")
-    with pytest.warns(SiftingWarning, match=r"step 7: .*worse than at random.*Try a later exit"):
+    with pytest.warns(SiftingWarning, match=r"step 7: .*worse than random.*Try a later exit"):
         for _ in range(5):
             judge(by, [0, 1, 2, 3], scores_B=-LOSSES)
     with warnings.catch_warnings():

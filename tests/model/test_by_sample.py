@@ -33,7 +33,7 @@ def test_losses_are_scored_and_audited() -> None:
         torch.testing.assert_close(sifter.score(batch), denoising(net, batch))
     sifter.select(batch)
     assert sifter.stats().rho_approx > 1
-    assert "losses=, one value a sample" in repr(sifter)
+    assert "losses=, one value per sample" in repr(sifter)
     early = Sifter(net, exit=1, score="loss", losses=denoising).score(batch)
     assert not torch.allclose(early, sifter.score(batch))
 

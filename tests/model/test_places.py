@@ -116,7 +116,7 @@ class Recurrent(nn.Module):
 
 
 class TimeFirst(Recurrent):
-    """The recurrent layers see (time, samples, features), so none of theirs is a row a sample."""
+    """The recurrent layers see (time, samples, features), so none of theirs is a row per sample."""
 
     def __init__(self) -> None:
         super().__init__()

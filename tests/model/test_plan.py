@@ -29,7 +29,7 @@ def test_the_objective_is_said_in_one_line() -> None:
         "logits → labels by CrossEntropyLoss; as given by you"
     )
     losses = plan_of(nn.Linear(3, 4), (X, Y), losses=lambda m, b: m(b[0]).sum(dim=1))
-    assert losses.describe() == "losses=, one value a sample"
+    assert losses.describe() == "losses=, one value per sample"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The user's own loss function, made to give one value a sample."""
+"""The user's own loss function, made to give one value per sample."""
 
 from __future__ import annotations
 

@@ -110,8 +110,8 @@ def test_a_function_may_say_what_it_is_of() -> None:
 
 def test_tokens_can_be_weighed_only_where_they_have_scores() -> None:
     net, batch = nn.Linear(3, 4), (torch.randn(6, 3), torch.arange(6) % 4)
-    with pytest.raises(ValueError, match="one prediction a sample: leave tokens= out"):
+    with pytest.raises(ValueError, match="one prediction per sample: leave tokens= out"):
         Sifter(net, exit="last", tokens="sum").score(batch)
     losses = {"losses": lambda model, batch: model(batch[0])[:, 0]}
-    with pytest.raises(ValueError, match="losses= gives one value a sample: weigh them there"):
+    with pytest.raises(ValueError, match="losses= gives one value per sample: weigh them there"):
         Sifter(net, exit="last", score="loss", tokens="sum", **losses).score(batch)

@@ -77,7 +77,7 @@ class Elsewhere(nn.Module):
             nn.Sequential(
                 *[nn.Conv2d(4, 4, 3, stride=2, padding=1) for _ in range(3)], nn.Flatten(1)
             ),
-            "blocks 1 and 2 put out different shapes",
+            "blocks 1 and 2 output different shapes",
         ),
     ],
     ids=["towers", "elsewhere", "strided"],

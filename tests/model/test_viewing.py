@@ -62,7 +62,7 @@ def test_pairs_and_named_tuples_keep_their_type() -> None:
     [
         (0, ValueError, "view=0 shows nothing"),
         (-4, ValueError, "view=-4 shows nothing"),
-        ((5, 5), ValueError, r"view=\(5, 5\) is no stretch"),
+        ((5, 5), ValueError, r"view=\(5, 5\) is not a range"),
         (0.5, TypeError, "view=0.5: give a number"),
         (True, TypeError, "view=True: give a number"),
     ],

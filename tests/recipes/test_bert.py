@@ -292,7 +292,7 @@ def test_the_command_runs_and_complains(
     assert "finished after 4 updates" in capsys.readouterr().out
     missing = ["--data", str(tmp_path / "no"), "--out", str(tmp_path / "x")]
     assert cli.main(["bert", "smoke", *missing]) == 2
-    assert "is no file or folder here" in capsys.readouterr().err
+    assert "is not a file or folder here" in capsys.readouterr().err
     one = folder / "text" / "0.txt"
     assert cli.main(["bert", "smoke", "--data", str(one), "--out", str(tmp_path / "y")]) == 2
     assert "of 1 documents" in capsys.readouterr().err

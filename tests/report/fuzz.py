@@ -1,6 +1,6 @@
 """Hostile run folders through the report: no traceback, no script, no foreign file, and in time.
 
-    python -m tests.report.fuzz --cases 10000 --first 0 --out FOLDER    # goes on where it was stopped
+    python -m tests.report.fuzz --cases 10000 --first 0 --out FOLDER    # continues where it was stopped
 
 Each case is made from its seed alone, so that one that fails can be made again. Prints how many cases
 there were, and how long the slowest took.

@@ -110,7 +110,7 @@ def test_a_document_without_tokens_is_worth_nothing_and_what_is_broken_stays_so(
 
 def test_what_has_no_tokens_to_weigh_is_refused():
     batch = (torch.randn(6, 8), torch.randint(0, 5, (6,)))
-    with pytest.raises(ValueError, match="one prediction a sample: leave tokens= out"):
+    with pytest.raises(ValueError, match="one prediction per sample: leave tokens= out"):
         Sifter(Net(), exit="last", score="loss", keep=0.5, tokens="sum").select(batch)
     texts = padded(documents(LENGTHS))
     own = Sifter(
@@ -120,7 +120,7 @@ def test_what_has_no_tokens_to_weigh_is_refused():
         tokens="sum",
         losses=lambda model, batch: model(batch["input_ids"])["logits"].mean(dim=(1, 2)),
     )
-    with pytest.raises(ValueError, match="losses= gives one value a sample: weigh them there"):
+    with pytest.raises(ValueError, match="losses= gives one value per sample: weigh them there"):
         own.select(texts)
 
 

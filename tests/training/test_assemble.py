@@ -99,7 +99,7 @@ def test_a_run_is_made_once_and_gone_on_with_from_its_checkpoint(tmp_path: Path)
 def test_a_run_begins_with_the_weights_of_another(tmp_path: Path) -> None:
     config = RunConfig(evaluations=2, batch=16)
     first = assemble("mine", config, build(0), tmp_path / "first", updates=8)
-    with pytest.raises(ValueError, match="has no checkpoint to begin with"):
+    with pytest.raises(ValueError, match="has no checkpoint to start from"):
         assemble("mine", config, build(1), tmp_path / "b", updates=8, start=tmp_path / "first")
     first.advance(4)
     sifted = replace(config, arm="sift")

@@ -55,13 +55,13 @@ def test_what_was_saved_is_put_back(state: dict[str, Any], tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        ({"update": -1}, "cannot be gone on with: .*update"),
-        ({"update": PACE.updates + 1}, "cannot be gone on with: .*update"),
-        ({"update": 5}, "cannot be gone on with: its sifter has made 4 steps, and 5 updates are 5"),
-        ({"model": {}}, "cannot be gone on with: Error.* loading state_dict"),
-        ({"losses": torch.zeros(2, 2)}, "cannot be gone on with: .*losses"),
-        ({"schedule": {}}, "cannot be gone on with: .*schedule"),
-        ({"seconds": {"forward": "x"}}, "cannot be gone on with: .*seconds"),
+        ({"update": -1}, "cannot be resumed: .*update"),
+        ({"update": PACE.updates + 1}, "cannot be resumed: .*update"),
+        ({"update": 5}, "cannot be resumed: its sifter has made 4 steps, and 5 updates are 5"),
+        ({"model": {}}, "cannot be resumed: Error.* loading state_dict"),
+        ({"losses": torch.zeros(2, 2)}, "cannot be resumed: .*losses"),
+        ({"schedule": {}}, "cannot be resumed: .*schedule"),
+        ({"seconds": {"forward": "x"}}, "cannot be resumed: .*seconds"),
     ],
     ids=lambda value: str(value)[:20],
 )
@@ -80,7 +80,7 @@ def test_another_run_may_begin_with_its_weights_and_no_more(
     progress = parts.begin(state, where=HERE, pace=PACE)
     assert (progress.update, progress.losses, progress.last) == (4, [], {})
     assert parts.sifter.step == 0, "its sifter is new"
-    with pytest.raises(RunError, match=f"nothing can begin with the checkpoint {HERE}"):
+    with pytest.raises(RunError, match=f"no run can start from the checkpoint {HERE}"):
         parts.begin({**state, "optimizer": {}}, where=HERE, pace=PACE)
 
 

@@ -67,11 +67,11 @@ def test_going_on_with_a_finished_run_says_what_it_does(
     before = (tmp_path / "run" / "run.json").read_bytes()
     capsys.readouterr()
     assert cli.main([OWN, "tiny", *out, "--resume", "--checkpoint-every", "3u"]) == 0
-    assert "nothing to do: it had finished after 8 updates" in capsys.readouterr().out
+    assert "nothing to do: the run finished after 8 updates" in capsys.readouterr().out
     assert cli.main([OWN, "tiny", *out, "--resume", "--updates", "60"]) == 2
     said = capsys.readouterr().err
     assert "holds a finished run of 8 updates" in said
-    assert "(updates: 8 → 60). Train anew into another folder" in said
+    assert "(updates: 8 → 60). Train again into another folder" in said
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
 

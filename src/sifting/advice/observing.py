@@ -36,7 +36,7 @@ def advise(
     """Will selection pay on this problem, with which settings, and how much?
 
     Trains the problem's model plainly, and looks meanwhile at what selection would have done; nothing
-    is ever selected. A Problem is made anew for every run: this one is used up.
+    is ever selected. Every run needs a new Problem: this one is used up.
 
     >>> from torch import nn
     >>> import torch
@@ -111,7 +111,9 @@ def advise(
             f"begun at update {done} of {start}: {updates} updates are what is left of the run"
         )
     if part < 1:
-        notes.append(f"the rest of the run was taken to be like its last phase seen, at {part:.0%}")
+        notes.append(
+            f"the rest of the run is assumed to be like the last phase seen, at {part:.0%}"
+        )
     return make_advice(
         [record for record in records if record["kind"] in ("decision", "trial")],
         target=target,

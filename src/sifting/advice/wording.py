@@ -15,7 +15,7 @@ FEW = 4  # phases that a table shows
 def sentence(advice: Advice) -> str:
     """What to do, and what to expect of it."""
     if not advice.phases:
-        return "Nothing could be told: the run was too short, or no scorer fits the model."
+        return "Nothing can be said: the run was too short, or no scorer fits the model."
     if not advice.pays:
         why = advice.phases[-1].why
         if advice.auto.value > 0:

@@ -99,7 +99,7 @@ class Account:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from what `state_dict` gave."""
         found = Plain(state, "the autopilot's account")
         handed, trained = found.number("handed"), found.number("trained")
         batches, left = found.whole("batches"), [float(worth) for worth in found.items("open")]

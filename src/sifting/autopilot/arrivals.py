@@ -129,7 +129,7 @@ class Arrivals:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from what `state_dict` gave."""
         found = Plain(state, "the autopilot's new samples")
         windows = {}
         for name in found:

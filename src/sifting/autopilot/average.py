@@ -88,7 +88,7 @@ class AveragedWeights:
         return {name: value.clone() for name, value in self._values.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave; of another model it is refused."""
+        """Continue from what `state_dict` gave; of another model it is refused."""
         for name, value in self._values.items():
             if name not in state or state[name].shape != value.shape:
                 raise ValueError(

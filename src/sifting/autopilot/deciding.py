@@ -134,7 +134,7 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
         if (most.kept_loss or 0) >= 1 - EPSILON:
             return f"{reason}, but their gradient does not agree with the mean"
         return reason
-    return "nothing is known yet"
+    return "too little is known yet"
 
 
 def _samples(held_out: bool) -> str:

@@ -253,7 +253,7 @@ class HeldOut:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave; the samples are read again."""
+        """Continue from what `state_dict` gave; the samples are read again."""
         progress = {
             Option(str(scorer), int(ratio)): [Progress(*map(float, one)) for one in found]
             for scorer, ratio, found in state.get("progress", [])
@@ -264,7 +264,7 @@ class HeldOut:
             steps, count = tuple(map(int, state["steps"])), int(state["samples"])
             looked = seen if predicted is None else [*seen, predicted]
             if any(not isinstance(one, Tensor) or one.shape != (count,) for one in looked):
-                raise ValueError(f"the state is damaged: looks were at {count} samples each")
+                raise ValueError(f"the state is damaged: its looks are of {count} samples each")
             if state["average"] is not None:
                 AveragedWeights(self.scorer.model, 1.0).load_state_dict(state["average"])
             state = {**state, "steps": steps, "samples": count}

@@ -101,7 +101,7 @@ class PilotDecision:
         option = Option(str(plain["scorer"]), int(plain["ratio"]))
         if option.ratio not in (1, *LADDER):
             raise ValueError(
-                f"the state is damaged: 1 in {option.ratio} is nothing that is decided"
+                f"the state is damaged: a decision to keep 1 in {option.ratio} is not one of the autopilot"
             )
         speedup, worth = float(plain["speedup"]), float(plain["worth"])
         return cls(int(plain["step"]), option, str(plain["why"]), speedup, worth)

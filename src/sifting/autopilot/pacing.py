@@ -93,7 +93,7 @@ class Pacing:
         return {"seconds": self.seconds, "count": self.count, "cost": self.cost}
 
     def load(self, plain: Mapping[str, Any]) -> None:
-        """Go on from what `to_plain` gave."""
+        """Continue from what `to_plain` gave."""
         found = Plain(plain, "the autopilot's pacing")
         seconds, count = found.number("seconds"), found.whole("count")
         self.cost = None if found.get("cost") is None else found.number("cost")

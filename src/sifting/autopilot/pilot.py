@@ -61,7 +61,7 @@ class Pilot:
         self.scorer, self.exit, self.meter, self.explore = scorer, exit, meter, explore
         self.evidence, self.arrivals = Evidence(), Arrivals()
         self.passes = 0  # that were begun over the data, as far as is known
-        self.decision = PilotDecision(0, PLAIN, "nothing is known yet")
+        self.decision = PilotDecision(0, PLAIN, "too little is known yet")
         self.decisions: list[PilotDecision] = []
         self.records: list[dict[str, Any]] = []  # for the log, until it takes them
         self.rehearsing = False
@@ -314,7 +314,7 @@ class Pilot:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave; held-out samples are read again."""
+        """Continue from what `state_dict` gave; held-out samples are read again."""
         found = Plain(state, "the autopilot")
         met_done = dict(zip(("met", "done"), found.items("steps"), strict=True))
         steps = [Plain(met_done, "its steps").whole(name) for name in ("met", "done")]

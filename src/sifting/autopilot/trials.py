@@ -166,7 +166,7 @@ class Trials:
             return False
         why = self.pieces.unable(size)
         if why is not None and not self._said and self.pieces.trial.loss is not None:
-            say(f"no trials are made before something is selected, since {why}")
+            say(f"no trial is made before a selection starts, since {why}")
             self._said = True
         return why is None
 
@@ -237,7 +237,7 @@ class Trials:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from what `state_dict` gave."""
         self.pieces.seen = list(state["seen"])
         self.records = [dict(record) for record in state["records"]]
         self._found = {

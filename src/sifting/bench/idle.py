@@ -11,7 +11,7 @@ EVERY = 30.0  # seconds between two looks
 
 
 def load() -> float | None:
-    """Processes that want to run, averaged over a minute; None where it cannot be told."""
+    """Processes that want to run, averaged over a minute; None where it cannot be determined."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 

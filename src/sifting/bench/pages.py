@@ -1,6 +1,6 @@
 """The pages of results: one table of all tasks, and a page for each. Nothing here measures.
 
-PAGES/README.md         its part between the markers is written anew
+PAGES/README.md         its part between the markers is rewritten
 PAGES/bench/TASK.md     a page, and TASK.svg
 """
 

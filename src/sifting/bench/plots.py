@@ -59,7 +59,7 @@ def curves(name: str, result: Result) -> bytes:
 
 
 def predicted(points: Sequence[tuple[str, str, float, float]]) -> bytes:
-    """Predicted against measured saving, one point a task and arm.
+    """Predicted against measured saving, one point per task and arm.
 
     Args:
         points: task, arm, predicted and measured saving.

@@ -5,7 +5,7 @@
     DIR/TASK/bench.json       what was asked for, what was chosen, how long it waited
     DIR/TASK/advice.json      what `sift advise` predicts, where it was asked
 
-Both are folders of `sift compare`, which goes on where it stopped.
+Both are folders of `sift compare`, which continues where it stopped.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class TaskRun:
         if changed:
             shown = "; ".join(f"{key} {then.get(key)!r} → {asked[key]!r}" for key in changed)
             raise RunError(
-                f"{self.out} holds this task with other settings ({shown}): go on with its own, or choose "
+                f"{self.out} holds this task with other settings ({shown}): continue with its own, or choose "
                 "another folder"
             )
         return found

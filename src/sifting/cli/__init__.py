@@ -1,1 +1,1 @@
-"""The `sift` command: one file a command."""
+"""The `sift` command: one file per command."""

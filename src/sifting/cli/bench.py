@@ -2,7 +2,7 @@
 
 sift bench list                         the tasks
 sift bench fashion digits               some of them
-sift bench all --hours 1                all, an hour's worth; the same command goes on
+sift bench all --hours 1                all, an hour's worth; the same command continues
 sift bench --mine module:build --updates 2000
 sift bench advise fashion digits        what `sift advise` predicts for some of them
 sift bench report                       results and pages from what has been run
@@ -42,12 +42,12 @@ def build_parser() -> argparse.ArgumentParser:
     add("--arms", nargs="+", help="beside the baseline and random-keep (default: all)")
     add("--seeds", type=int, help="how many (default: five, or three where a run takes minutes)")
     add("--updates", type=int, help="of the baseline (default: the task's own number)")
-    add("--equal", choices=("time", "updates"), default="time", help="what all arms have alike")
+    add("--equal", choices=("time", "updates"), default="time", help="what is equal for all arms")
     add(
         "--clock",
         choices=("wall", "cpu"),
         default="wall",
-        help="cpu: by the time that one thread computes, on a machine that others use too",
+        help="cpu: by the processor time of one thread, for a machine that is shared",
     )
     add(
         "--tune",
@@ -55,8 +55,8 @@ def build_parser() -> argparse.ArgumentParser:
         default="every",
         help="whose learning rate is chosen; the baseline's, or none, serves all arms then",
     )
-    add("--no-wait", action="store_true", help="run on a busy machine, too")
-    add("--hours", type=float, help="stop after so long; the same command goes on")
+    add("--no-wait", action="store_true", help="also run while the machine is busy")
+    add("--hours", type=float, help="stop after this many hours; the same command continues")
     add("--results", type=Path, default=RESULTS, help=f"for the report (default: {RESULTS})")
     add("--pages", type=Path, help="for the report: where to write the pages")
     return parser
@@ -153,7 +153,7 @@ def _run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt as interrupt:
         stopped = at_once(interrupt)
     if stopped is not None:
-        say(f"{LABEL}: stopped by {stopped}; the same command goes on", error=True)
+        say(f"{LABEL}: stopped by {stopped}; the same command continues", error=True)
         return exit_code(stopped)
     say(f"all runs are in {args.out}; `sift bench report` makes results of them")
     return 0

@@ -98,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="labelled positions of each that are scored, or 'labelled' for all and no others",
     )
     add("--view", type=int, help="positions of each that are looked at, from the first")
-    add("--frozen", type=int, default=0, help="first blocks that nothing is trained in")
+    add("--frozen", type=int, default=0, help="number of first blocks that are frozen")
     add(
         "--reuse",
         action="store_true",
@@ -109,14 +109,18 @@ def build_parser() -> argparse.ArgumentParser:
         "--idle",
         type=float,
         default=0.0,
-        help="what a device could compute beside an update, over the update's: 1 for one more device",
+        help="what a device could compute during an update, as a multiple of the update's: 1 for one more device",
     )
     add("--batch", type=int, default=32, help="sequences that a device trains in a step")
     add("--devices", type=int, default=1)
     add("--itemsize", type=int, default=4, help="bytes of a number: 2 for bf16")
     add("--score", choices=("loss", "entropy"), default="loss")
-    add("--tflops", type=float, help="what a device reaches on this model, for seconds")
-    add("--bandwidth", type=float, help="GB/s between devices, for seconds of talking")
+    add(
+        "--tflops",
+        type=float,
+        help="FLOP/s that a device reaches on this model, to predict seconds",
+    )
+    add("--bandwidth", type=float, help="GB/s between devices, to predict seconds of communication")
     add("--json", action="store_true", help="the same as JSON")
     return parser
 
@@ -125,7 +129,7 @@ def _shape_in(path: Path, length: int) -> Shape:
     try:
         return shape_of(parse_object(path.read_bytes(), path), length=length)
     except TypeError as error:
-        raise ValueError(f"{path} is no transformer's config: {error}") from error
+        raise ValueError(f"{path} is not a transformer's config: {error}") from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -38,7 +38,7 @@ ARMS = ("sift", "auto")  # beside the baseline and random-keep
 # wide layers, so that an update takes long enough for choosing to matter; as in most training
 DEMO = replace(digits.FULL, width=512, batch=64, max_lr=2e-3, held_out=300)
 UPDATES = 300
-WRONG = 0.2  # share of the labels that are drawn anew in the second task
+WRONG = 0.2  # share of the labels that are replaced at random in the second task
 STEPS, RUNS, CHOICES = 10_000, 100, 8  # of the convex image
 
 
@@ -50,7 +50,7 @@ def problem(seed: int, *, wrong: float = 0.0) -> Problem:
 
     Args:
         seed: of the run.
-        wrong: share of the training labels that are drawn anew.
+        wrong: share of the training labels that are replaced at random.
     """
     config = replace(DEMO, seed=seed)
     data = digits.read(config)
@@ -59,14 +59,17 @@ def problem(seed: int, *, wrong: float = 0.0) -> Problem:
 
 
 def _relabelled(rows: TaskRows, share: float) -> TaskRows:
-    """The same images, some of their labels drawn anew: also of what is held out, as one would have it."""
+    """The same images, some of their labels replaced at random: also of what is held out, as one would have it."""
     pixels, labels = rows.tensors_N
     return TaskRows(pixels, with_random_labels(labels, share), ready=rows.ready)
 
 
 TASKS: dict[str, tuple[str, Callable[..., Problem]]] = {
     "clean": ("8×8 digits", problem),
-    "wrong": (f"the same, {WRONG:.0%} of the labels drawn anew", partial(problem, wrong=WRONG)),
+    "wrong": (
+        f"the same, {WRONG:.0%} of the labels replaced at random",
+        partial(problem, wrong=WRONG),
+    ),
 }
 
 
@@ -103,7 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT, help=f"folder (default: {OUT})")
     args = parser.parse_args(argv)
     if args.seeds < 2 or args.updates < 20:
-        parser.error(f"--seeds {args.seeds} --updates {args.updates}: give at least 2 and 20")
+        parser.error(
+            f"--seeds {args.seeds} --updates {args.updates}: give at least 2 seeds and 20 updates"
+        )
     try:
         return _run(args.out, args.seeds, args.updates)
     except RunError as error:
@@ -139,7 +144,7 @@ def _run(out: Path, seeds: int, updates: int) -> int:
                 stopped, verdict = compare(plan, console)
             caught += heard
             if stopped is not None or verdict is None:
-                say(f"sift demo: stopped by {stopped}; go on with --out {out}", error=True)
+                say(f"sift demo: stopped by {stopped}; continue with --out {out}", error=True)
                 return exit_code(stopped)
             show(verdict, console)
             for line in decided(plan.out):

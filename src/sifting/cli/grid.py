@@ -53,7 +53,7 @@ def _run(words: list[str], console: Console) -> str | None:
 def parse(argv: list[str]) -> Grid:
     """The grid that some arguments mean."""
     if argv[0] not in RECIPES:
-        raise ValueError(f"no grid for {argv[0]!r}; usage: {USAGE}")
+        raise ValueError(f"there is no grid for {argv[0]!r}; usage: {USAGE}")
     import_from_here()  # arms may be the user's own
     workload = find_workload(argv[0])
     assert isinstance(workload, RecipeWorkload)

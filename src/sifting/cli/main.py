@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Spend backward passes only on the samples worth them.",
         epilog="commands:\n"
         + "\n".join(f"  {name:<{width}}  {line}" for name, (_, line, _) in COMMANDS.items())
-        + "\n\n`sift COMMAND --help` says what a command takes.",
+        + "\n\n`sift COMMAND --help` lists the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"sifting {__version__}")

@@ -30,7 +30,7 @@ class TrainOptions(Generic[C]):
     """Run folder."""
     config: C
     resume: Literal["no", "yes", "auto"] = "no"
-    """Go on with the run in the folder; a finished one is left as it is. auto: begin where there is none."""
+    """Continue with the run in the folder; a finished one is left as it is. auto: begin where there is none."""
     rank_timeout: str = "5m"
     """Time (90s, 10m) after which a rank that hangs ends the run on all ranks."""
 
@@ -40,7 +40,7 @@ class SharedOptions(Generic[C]):
     """What comparisons and grids have in common."""
 
     out: Path
-    """Folder of all runs; give the same to go on with one."""
+    """Folder of all runs; give the same to continue with one."""
     config: C
     arms: tuple[str, ...] = ()
     """Beside the baseline and random-keep: names, names at an exit (sift@3), or module:attribute."""
@@ -130,7 +130,9 @@ def refuse(config: RunConfig, base: RunConfig, instead: Mapping[str, str]) -> No
     """Raise where an option of single runs was given, and say what stands for it here."""
     for name, other in instead.items():
         if getattr(config, name) != getattr(base, name):
-            raise ValueError(f"--{name.replace('_', '-')} is for single runs: here it is {other}")
+            raise ValueError(
+                f"--{name.replace('_', '-')} is an option of single runs; here use {other}"
+            )
 
 
 def check_out_file(path: Path) -> None:
@@ -167,7 +169,7 @@ def run_many(
         stopped = at_once(interrupt)
     if stopped is None:
         return 0
-    say(f"{label}: stopped by {stopped}; the same command goes on", error=True)
+    say(f"{label}: stopped by {stopped}; the same command continues", error=True)
     return exit_code(stopped)
 
 

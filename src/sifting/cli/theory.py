@@ -112,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
     k.add_argument("--problem", choices=["all", *past.KEPT_PROBLEMS], default="all")
     k.add_argument("--steps", "-K", type=int, default=4000, help="steps of each run")
     k.add_argument("--candidates", "-B", type=int, default=16, help="seen at each step")
-    k.add_argument("--batch", "-b", type=int, default=1, help="SGD and GSGD train on so many")
+    k.add_argument("--batch", "-b", type=int, default=1, help="samples that SGD and GSGD train on")
     k.add_argument("--epsilon", type=float, default=0.02, help="share of the loss to drop")
     k.add_argument("--per-loss", type=float, help="drop at most this times the loss")
     k.add_argument("--decay", type=float, default=0.0, help="steps and ε fall with this power")
@@ -132,7 +132,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     s = command("estimate", commands.estimates, "ρ, σ, order and recall from a run's audits.jsonl")
     s.add_argument("path", metavar="RUN", help="run folder, or its audits.jsonl")
-    s.add_argument("--candidates", "-R", type=int, default=2, help="one is picked from so many")
+    s.add_argument(
+        "--candidates", "-R", type=int, default=2, help="candidates that one is picked from"
+    )
     s.add_argument("--keep", type=float, default=0.5, help="share of a batch that is trained on")
     s.add_argument("--confidence", type=float, default=0.95, help="of the intervals")
     s.add_argument("--resamples", type=int, default=1000, help="of the bootstrap")

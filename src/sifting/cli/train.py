@@ -64,17 +64,19 @@ def main(argv: Sequence[str]) -> int:
         say(f"{label}: {error}", error=True)
         return 2
     except KeyboardInterrupt as interrupt:
-        say(f"{label}: stopped at once; --resume goes on from the last checkpoint", error=True)
+        say(f"{label}: stopped at once; --resume continues from the last checkpoint", error=True)
         return exit_code(at_once(interrupt))
     if leads:
         summary = read_run(options.out).summary or {}
         done = f"{summary.get('updates')} updates: {summary.get('final')}; {options.out}"
         how = (
-            f"{outcome.status} after" if outcome.trained else "nothing to do: it had finished after"
+            f"{outcome.status} after"
+            if outcome.trained
+            else "nothing to do: the run finished after"
         )
         say(f"{how} {done}")
     if outcome.stopped_by is not None:
         if leads:
-            say(f"{label}: stopped by {outcome.stopped_by}; --resume goes on", error=True)
+            say(f"{label}: stopped by {outcome.stopped_by}; --resume continues", error=True)
         return exit_code(outcome.stopped_by)
     return 0

@@ -58,8 +58,8 @@ def of_trainer(trainer: Any, called: str) -> tuple[Problem, dict[str, Any]]:
     if trainer.train_dataset is None or trainer.eval_dataset is None:
         missing = "train_dataset" if trainer.train_dataset is None else "eval_dataset"
         raise ValueError(
-            f"{called} returned a {type(trainer).__name__} without {missing}=, and arms are trained on the one "
-            "and judged by the other: give it both"
+            f"{called} returned a {type(trainer).__name__} without {missing}=, and arms are trained on one and "
+            "judged by the other: give it both"
         )
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ValueError(
@@ -133,8 +133,8 @@ def of_module(module: Any, called: str) -> Problem:
     planned = getattr(module, "lr_schedule", None)
     if schedules is not None and planned is None:
         raise ValueError(
-            f"{called}: configure_optimizers gives an lr_scheduler, which is planned for a length of its own, and "
-            "a budget decides how long each arm trains: give the module lr_schedule(optimizer, updates) beside it"
+            f"{called}: configure_optimizers gives an lr_scheduler, which is planned for a fixed length, but "
+            "the budget decides how long each arm trains: also give the module lr_schedule(optimizer, updates)"
         )
     if not isinstance(made, torch.optim.Optimizer) or not module.automatic_optimization:
         raise ValueError(
@@ -145,8 +145,8 @@ def of_module(module: Any, called: str) -> Problem:
     size = getattr(loader, "batch_size", None)
     if not isinstance(size, int):
         raise ValueError(
-            f"{called}: train_dataloader gives a {type(loader).__name__} without a batch_size, by which arms are "
-            "made to train alike: give a DataLoader"
+            f"{called}: train_dataloader gives a {type(loader).__name__} without a batch_size, which is "
+            "needed to make arms train alike: give a DataLoader"
         )
 
     def loss(model: nn.Module, batch: Any) -> Tensor:

@@ -13,8 +13,8 @@ from sifting.training.amounts import AmountKind, parse_amount
 
 STEPWISE = ("candidates_seen", "selections", "audits")  # what a step has, as `Work.steps` gives it
 UNDERSTOOD = (
-    "seconds (90s, 15m, 2h), updates (2000u), samples back-propagated (64000n), or the time of so many "
-    "updates of the baseline (baseline:2000u)"
+    "seconds (90s, 15m, 2h), updates (2000u), samples back-propagated (64000n), or the time of a "
+    "number of updates of the baseline (baseline:2000u)"
 )
 
 
@@ -158,7 +158,7 @@ class ArmWork:
         each = of_update(table)
         prices = [table.get(name, 0.0) for name in COUNTED]
         if each <= 0:
-            raise ValueError("a table without the time of an update: calibrate again")
+            raise ValueError("the table of costs has no time of an update: calibrate again")
         spent, updates, seconds = 0.0, 0, seconds * (1 + 1e-9)
         steps = self.steps(planned)
         while True:

@@ -113,7 +113,7 @@ def prepare(plan: Comparison, console: Console) -> Manifest:
         if old.clock != plan.clock:
             raise RunError(
                 f"{plan.out} holds a comparison whose table was made by clock={old.clock!r}, not "
-                f"{plan.clock!r}: go on with its own, or choose another folder"
+                f"{plan.clock!r}: continue with its own, or choose another folder"
             )
         if all(arm in old.arms for arm in configs):
             return old
@@ -155,19 +155,19 @@ def _prepared(plan: Comparison, console: Console) -> tuple[Comparison, Manifest]
 def remarks(found: Calibration, out: Path) -> list[str]:
     """What a user should know about a calibration before anything runs."""
     said = [
-        f"arm {arm!r} diverged while it was measured, and will in its runs"
+        f"arm {arm!r} diverged while it was measured, and is expected to diverge in its runs"
         for arm in found.diverged
     ]
     worst = max(found.doubt.values())
     if worst > DOUBT:
         said.append(
-            f"the table is uncertain by {worst:.0%} (load {found.load[1]} on {os.cpu_count()} cores), and so "
-            f"are time budgets: for a better one, delete {out / NAME} and start when the machine is quieter"
+            f"the table of costs is uncertain by {worst:.0%} (load {found.load[1]} on {os.cpu_count()} cores), "
+            f"and so are time budgets: for a better one, delete {out / NAME} and start when the machine is quieter"
         )
     if found.constant_lr:
         said.append(
-            "the learning rate is constant (the Problem has no schedule): most training decays it, and arms "
-            "may compare otherwise where it is decayed"
+            "the learning rate is constant (the Problem has no schedule): most training decays it, and the "
+            "comparison may come out differently then"
         )
     return said
 

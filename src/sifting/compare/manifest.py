@@ -124,7 +124,7 @@ class Manifest:
         if changed:
             shown = "; ".join(f"{key} {then.get(key)!r} → {now.get(key)!r}" for key in changed)
             raise RunError(
-                f"{out} holds a comparison with other settings ({shown}): go on with its own, or choose "
+                f"{out} holds a comparison with other settings ({shown}): continue with its own, or choose "
                 "another folder"
             )
 
@@ -144,7 +144,7 @@ def read_manifest(out: Path) -> Manifest | None:
         content = checksums.read_json(path, required=False)
         if content.get("format") != FORMAT:
             raise RunError(
-                f"{path} has format {content.get('format')!r}, and this release goes on with format {FORMAT}: "
+                f"{path} has format {content.get('format')!r}, and this release continues with format {FORMAT}: "
                 "finish the comparison with the release it was started with, or choose another folder"
             )
         content = checksums.read_json(path)

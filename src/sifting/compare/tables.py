@@ -26,7 +26,7 @@ NOTE = (
     "Test accuracy in per cent, mean ± standard deviation over seeds; the best of each column is bold. "
     "“–”: no run converged. A run has not converged if its loss became infinite or not a number, or if its "
     "final accuracy is within three standard errors of guessing. Where only some runs converged, their "
-    "mean is given with their number, and is never bold. An empty field has not been run to its end."
+    "mean is given with their number, and is never bold. The runs of an empty field are not finished."
 )
 
 

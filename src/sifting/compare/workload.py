@@ -22,7 +22,7 @@ from sifting.training.recipe import RECIPES, Recipe, find_recipe, resolve
 
 
 class Workload(Protocol):
-    """A problem that can be built anew for every arm and seed."""
+    """A problem that can be built again for every arm and seed."""
 
     @property
     def name(self) -> str:

@@ -21,7 +21,7 @@ from sifting.data.stream import plain_indices
 from sifting.data.twin import draws_by_index
 
 FEW = 1_000_000  # indices that are shuffled as a whole; of more, single ones are drawn
-SEEN = 20_000  # indices that are remembered where the sampler's own cannot be told
+SEEN = 20_000  # indices that are remembered where the sampler's own cannot be determined
 DEEP = 3  # how far into a data set generators are looked for
 
 

@@ -1,7 +1,7 @@
 """How many samples a batch holds, read from its labels or else from its structure alone.
 
 A list or tuple can be read in two ways: as members of the batch, each with all samples
-(`[images, labels]`), or as one entry a sample (`[sample, sample, …]`). Where both readings fit and
+(`[images, labels]`), or as one entry per sample (`[sample, sample, …]`). Where both readings fit and
 give different sizes, the batch is ambiguous and nothing is guessed.
 """
 
@@ -141,7 +141,7 @@ def alike(entries: Iterable[Any]) -> bool:
 def has_scalars(entries: Any) -> bool:
     """Whether containers that are built alike all have a number or text at one place.
 
-    A list of nothing but text may as well be a column of texts, one a sample.
+    A list of nothing but text may as well be a column of texts, one per sample.
     """
     if not all(_container(entry) and not (_plain(entry) and alike(entry)) for entry in entries):
         return False

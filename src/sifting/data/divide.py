@@ -1,6 +1,6 @@
 """Dividing a batch of known size: which members go by sample, and what is refused.
 
-What has one entry a sample is divided; everything else is carried along as it is. Where a member
+What has one entry per sample is divided; everything else is carried along as it is. Where a member
 could be either, or goes by sample along another dimension than the first, it is refused by name.
 """
 
@@ -97,7 +97,7 @@ class Division:
         new = rebuild(node, self.walk, path=path)
         encodings = getattr(
             new, "_encodings", None
-        )  # BatchEncoding: one a sample, beside its items
+        )  # BatchEncoding: one per sample, beside its items
         if encodings is not None and new is not node and len(encodings) == self.size:
             new._encodings = self.change(encodings)
         return new
@@ -133,7 +133,7 @@ class Division:
             self.seen[path] = "by sample" if by_sample else "carried"
         elif before == "by sample" and not by_sample:
             raise ValueError(
-                f"batch{path} {tuple(array.shape)} had one entry a sample so far, and has not in this batch "
+                f"batch{path} {tuple(array.shape)} had one entry per sample so far, but not in this batch "
                 f"of {self.size} samples: {TAKE}"
             )
         elif before == "carried":
@@ -212,7 +212,7 @@ class Division:
     def _ambiguous(self, node: Any, path: str) -> ValueError:
         return ValueError(
             f"batch{path} is a {type(node).__name__} of {len(node)} ({describe(node)}) in a batch of "
-            f"{self.size} samples: it could be one entry a sample, or members that hold all samples each. "
+            f"{self.size} samples: it could be one entry per sample, or members that hold all samples each. "
             f"Let the collate function stack it into a tensor, or {TAKE}"
         )
 
@@ -232,7 +232,7 @@ class Division:
         if self.carried and not self.divided:
             raise ValueError(
                 f"the labels say {self.size} samples, and no other member has that many entries: "
-                f"{describe(batch)}. Name one that has an entry a sample (batch_size='…'), or {TAKE}"
+                f"{describe(batch)}. Name one that has an entry per sample (batch_size='…'), or {TAKE}"
             )
 
 

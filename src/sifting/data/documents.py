@@ -2,7 +2,7 @@
 
 Collators without padding (transformers' `DataCollatorWithFlattening`, TRL's `padding_free` and
 best-fit packing) lay documents end to end and mark where each starts: position ids that begin
-anew, cumulative lengths (`cu_seq_lens_q`), or the number of the document at each token (`seq_idx`).
+again, cumulative lengths (`cu_seq_lens_q`), or the number of the document at each token (`seq_idx`).
 
 Shapes: B rows, T tokens in a row.
 """
@@ -23,7 +23,7 @@ NUMBERS = "seq_idx"
 POSITIONS = "position_ids"
 IGNORED = -100
 REMEDY = (
-    "let the collator mark where each document starts (position_ids that begin anew), or pass "
+    "let the collator mark where each document starts (position_ids that restart), or pass "
     "take=lambda batch, indices: … with batch_size="
 )
 
@@ -200,7 +200,7 @@ def _from_positions(positions: Tensor, batch: Mapping[Any, Any], *, sure: bool) 
     if bool((first != start).any()) or bool((again & ~restarts).any()):
         row, token = (jumps_BT & (positions != start)).nonzero()[0].tolist()
         raise ValueError(
-            f"position_ids begin anew in the middle of rows, but row {row} has a document that starts at "
+            f"position_ids restart in the middle of rows, but row {row} has a document that starts at "
             f"position {int(positions[row, token])} instead of {start}: it was cut by the packing, which "
             f"cannot be undone. {REMEDY[0].upper()}{REMEDY[1:]}"
         )
@@ -260,6 +260,6 @@ def _refuse_pairs(batch: Any) -> None:
         return
     if batch[0] is not batch[1] and documents(batch[0]) is not None:
         raise ValueError(
-            "the inputs are packed, and their labels stand beside them: yield one dict with 'labels' in "
+            "the inputs are packed, and their labels are a separate member: yield one dict with 'labels' in "
             "it, or pass take=lambda batch, indices: … with batch_size="
         )

@@ -87,7 +87,7 @@ class IndexSource:
     def __init__(self, loader: Any, *, whole: bool) -> None:
         if not getattr(loader, "in_order", True):
             raise ValueError(
-                "the DataLoader has in_order=False, so that nobody knows which sample comes when: leave it "
+                "the DataLoader has in_order=False, so that it is not known which sample comes when: leave it "
                 "out, or pass draws='batch' to choose within the batches as they come"
             )
         self.loader, self.whole = loader, whole
@@ -99,7 +99,7 @@ class IndexSource:
         self._queue: deque[tuple[DrawnStep, OrderNote]] = deque()
         self._drawing: Generator[list[Any]] | None = None
         self._place: IndexPosition | None = None  # in which the epoch began, or goes on
-        # the generators to go on from, after what was read again
+        # the generators to continue from, after what was read again
         self._here: tuple[RandomState, Mapping[str, Tensor]] | None = None
 
     def __len__(self) -> int:
@@ -116,7 +116,7 @@ class IndexSource:
         size, samples = getattr(inner, "batch_size", None), getattr(inner, "sampler", None)
         if not isinstance(size, int) or not isinstance(samples, Sized):
             raise TypeError(
-                f"how many samples a {type(inner).__name__} gives cannot be told, so the number of steps of "
+                f"how many samples a {type(inner).__name__} gives cannot be determined, so the number of steps of "
                 "a pass cannot either"
             )
         left = len(inner) * size if getattr(inner, "drop_last", False) else len(samples)
@@ -128,7 +128,7 @@ class IndexSource:
         """Iterate: each step's candidates, how they were drawn, and the place after them.
 
         Args:
-            resumed: the place to go on from; None for the beginning.
+            resumed: the place to continue from; None for the beginning.
             seed: of passes after the first.
             plan: how many candidates a step has.
             choose: what of them is read.
@@ -203,7 +203,7 @@ class IndexSource:
     def _check_ranks(self, resumed: IndexPosition) -> None:
         if resumed.ranks is not None and self._replicas() != resumed.ranks:
             raise ValueError(
-                f"cannot resume on {resumed.ranks} ranks: they go on with one order that a sampler divides "
+                f"cannot resume on {resumed.ranks} ranks: they continue with one order that a sampler divides "
                 f"among them, and this loader's divides it among {self._replicas() or 'none'}: give it a "
                 f"DistributedSampler(num_replicas={resumed.ranks})"
             )
@@ -215,7 +215,7 @@ class IndexSource:
 
         Args:
             stream: the indices.
-            before: the streams to go on from, where the twin drew a seed for workers that was drawn
+            before: the streams to continue from, where the twin drew a seed for workers that was drawn
                 before; None where it had to.
             plan: how many candidates a step has.
             choose: what of them is read.
@@ -276,7 +276,7 @@ class IndexSource:
             yield draw.indices
 
     def _settle(self) -> None:
-        """After what was read again, the generators go on from where the user has them."""
+        """After what was read again, the generators continue from where the user has them."""
         if self._here is not None:
             here, generators = self._here
             here.restore()

@@ -1,4 +1,4 @@
-"""Streams of Hugging Face's `datasets`, and what is special about how they go on from a state."""
+"""Streams of Hugging Face's `datasets`, and what is special about how they continue from a state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def is_stream(data: Any) -> bool:
 
 
 def loses_samples(data: Any) -> bool:
-    """Whether a stream that goes on from its state leaves samples out: what a shuffle's buffer held."""
+    """Whether a stream that continues from its state leaves samples out: what a shuffle's buffer held."""
     found = [getattr(data, "_ex_iterable", None)] if is_stream(data) else []
     while found:
         node = found.pop()

@@ -51,7 +51,7 @@ def join(parts: Sequence[Any], *, pad: Pad | None = None, samples: Samples | Non
         raise ValueError(
             "batches that cannot be joined: one has "
             + ", another ".join(
-                f"{len(found)} members with one entry a sample" for found in columns
+                f"{len(found)} members with one entry per sample" for found in columns
             )
             + ". Yield batches of one structure, or pass draws='batch'"
         )

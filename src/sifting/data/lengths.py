@@ -32,7 +32,7 @@ def token_counts(batch: Any) -> Tensor | None:
     >>> token_counts((torch.zeros(2, 8, 8), torch.zeros(2)))   # images
 
     Of a packed batch, those of each document; of samples with several rows each (pairs, choices), those of
-    all its rows. Without an attention mask padding cannot be told, and
+    all its rows. Without an attention mask padding cannot be determined, and
     every row has all of its tokens.
     """
     spans = documents(batch) if isinstance(batch, Mapping) else None

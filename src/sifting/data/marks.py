@@ -35,7 +35,7 @@ def mark_of(plain: Any) -> LoaderMark:
 
 
 def go_to_mark(loader: Any, mark: LoaderMark) -> None:
-    """Let a loader go on from a mark when it is iterated."""
+    """Let a loader continue from a mark when it is iterated."""
     if not resumes_by_itself(loader):
         raise ValueError(
             "cannot resume: the state is a StatefulDataLoader's own, and this loader is a "
@@ -52,7 +52,7 @@ def going_on(loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
 
 
 class Marks:
-    """The marks of one epoch over a loader; none of one that would not go on with the same samples.
+    """The marks of one epoch over a loader; none of one that would not continue with the same samples.
 
     Attributes:
         kept: whether there are any.
@@ -78,7 +78,7 @@ class Marks:
         return LoaderMark(copy.deepcopy(self._loader.state_dict()), passes, taken, total)
 
     def after(self, passes: int, taken: int, total: int) -> LoaderMark | None:
-        """Where to go on from, after batches of which nothing is left; not at the end of a pass."""
+        """Where to continue from, after batches of which nothing is left; not at the end of a pass."""
         found = self.now(passes, taken, total) if self._exact else self.last
         return self.last if found is not None and _ended(found.loader) else found
 

@@ -54,7 +54,7 @@ def indivisible(leaf: Any, size: int) -> str | None:
         return None
     if is_graph(leaf):
         if own_size(leaf) != size:
-            return f"is a {kind} that does not hold one graph a sample"
+            return f"is a {kind} that does not hold one graph per sample"
         if not callable(getattr(leaf, "index_select", None)) or not hasattr(leaf, "from_data_list"):
             return f"is a {kind}, whose graphs cannot be chosen from here"
         return None
@@ -83,7 +83,7 @@ def _opaque(leaf: Any, kind: str, size: int) -> str | None:
 
 
 def pick(column: Any, indices_K: Tensor, *, shared: dict[int, Tensor] | None = None) -> Any:
-    """Some samples of a member that has one entry a sample.
+    """Some samples of a member that has one entry per sample.
 
     >>> pick(["a", "b", "c"], torch.tensor([2, 0]))
     ['c', 'a']

@@ -34,7 +34,7 @@ def take_documents(batch: Any, indices_K: Tensor) -> Any:
     {'labels': tensor([[-100,    4]]), 'position_ids': tensor([[0, 1]])}
 
     One row stays one row. Several are filled one after the other, none longer than before, and
-    padded as collators do it: with labels of −100, positions that begin anew and a mask of 0.
+    padded as collators do it: with labels of −100, positions that restart and a mask of 0.
     """
     found = unpack(batch)
     return pack(batch, [found[i] for i in indices_K.tolist()])
@@ -101,7 +101,7 @@ def _numbered(rows: list[list[int]]) -> Tensor:
 
 
 def _roles(batch: Mapping[Any, Any], count: int) -> tuple[list[Any], list[Any], list[Any]]:
-    """Names of what goes by token, of what goes by document, and of what is counted anew."""
+    """Names of what goes by token, of what goes by document, and of what is counted again."""
     by_token, by_document, made = [], [], []
     shape = rows_and_length(batch)
     for name, value in batch.items():

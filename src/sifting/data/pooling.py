@@ -147,7 +147,7 @@ class PoolSource:
         """Training steps of one pass over the candidates."""
         if not isinstance(self.loader, Sequence):
             raise TypeError(
-                f"the sizes of a {type(self.loader).__name__}'s batches cannot be told, so the number of "
+                f"the sizes of a {type(self.loader).__name__}'s batches cannot be determined, so the number of "
                 "steps of a pass cannot either"
             )
         sizes = [self.samples.size(batch) for batch in self.loader]
@@ -156,10 +156,10 @@ class PoolSource:
     def start(
         self, resumed: PoolPosition | None, plan: Callable[[int, int], int]
     ) -> Iterator[tuple[Any, int, int, PoolPosition]]:
-        """Iterate: each step's candidates, its size, how many were drawn anew, the place after it.
+        """Iterate: each step's candidates, its size, how many were drawn again, the place after it.
 
         Args:
-            resumed: the place to go on from, to which the loader is iterated again.
+            resumed: the place to continue from, to which the loader is iterated again.
             plan: step and its size to how many candidates it has.
         """
         if resumed is None:

@@ -81,12 +81,12 @@ class Position:
         )
 
     def divided(self, everyones: Sequence[Position], rank: int, world: int) -> Position:
-        """This place for one of another number of ranks; a batch half-trained starts anew.
+        """This place for one of another number of ranks; a batch half-trained starts over.
 
         Args:
             everyones: the places of the ranks that saved.
-            rank: of the rank that goes on.
-            world: number of ranks that go on.
+            rank: of the rank that resumes.
+            world: number of ranks that resume.
         """
         total = sum(theirs.samples for theirs in everyones)
         own = divide(total, rank, world)
@@ -204,7 +204,7 @@ class IndexPosition:
 
         Args:
             everyones: the places of the ranks that saved.
-            world: number of ranks that go on.
+            world: number of ranks that resume.
         """
         ranks, stream = len(everyones), self.stream
         scaled = [(size * ranks, count) for size, count in stream.sizes]
@@ -219,8 +219,8 @@ class IndexPosition:
             why = f"their batches do not divide among {world}"
         if why is not None:
             raise ValueError(
-                f"a run that {ranks} ranks saved in the middle of an epoch cannot go on with {world}: {why}. "
-                f"Go on with {ranks}, or save between epochs (state_dict(epoch_over=True))"
+                f"a run that {ranks} ranks saved in the middle of an epoch cannot continue with {world}: {why}. "
+                f"Continue with {ranks}, or save between epochs (state_dict(epoch_over=True))"
             )
         sizes = tuple((size // world, count) for size, count in scaled)
         place = replace(stream, passed=stream.passed * ranks // world, sizes=sizes)

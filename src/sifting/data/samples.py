@@ -24,7 +24,7 @@ Take = Callable[[Any, Tensor], Any]
 Labels = Callable[[Any], Mapping[str, Any]]
 
 REMEDIES = (
-    "Say it with batch_size= (a number, the key of the member that has one entry a sample, or a function "
+    "Say it with batch_size= (a number, the key of the member that has one entry per sample, or a function "
     "of the batch such as len), pass take=lambda batch, indices: … beside it where samples cannot be "
     "taken member by member, or let the loader yield raw samples (collate_fn=list)"
 )
@@ -48,9 +48,9 @@ class Samples:
     by chance and from the first batch on, such as a 16×16 mask in batches of 16: there, `take` helps.
 
     Args:
-        batch_size: the number of samples where it cannot be told: that of the first batch (what has so
+        batch_size: the number of samples where it cannot be determined: that of the first batch (what has so
             many entries there is counted in those that follow), the key (or attribute) of
-            the member that has one entry a sample, or a function of the batch, such as `len` for a
+            the member that has one entry per sample, or a function of the batch, such as `len` for a
             list of samples. Rows of a packed batch are then samples, not documents.
         take_with: `take(batch, indices) -> batch`, for batches that cannot be divided by member.
         labels: `labels(batch) -> labels by name`.
@@ -70,7 +70,7 @@ class Samples:
             given is None or isinstance(given, int | str) or callable(given)
         ):
             raise TypeError(
-                f"batch_size={given!r}: give a number, the key of the member that has one entry a sample, or "
+                f"batch_size={given!r}: give a number, the key of the member that has one entry per sample, or "
                 "a function of the batch"
             )
         if isinstance(given, int) and given < 1:
@@ -261,7 +261,7 @@ class Samples:
         found = len(member) if isinstance(member, list | tuple) else own_size(member)
         if found is None:
             raise ValueError(
-                f"batch_size={given!r} does not name a member with one entry a sample: {describe(batch)}"
+                f"batch_size={given!r} does not name a member with one entry per sample: {describe(batch)}"
             )
         return found
 

@@ -39,7 +39,7 @@ class BatchSource:
         """Training batches of an epoch, or of the rest of it.
 
         Args:
-            resumed: the place that it goes on from; None for the beginning.
+            resumed: the place that it continues from; None for the beginning.
             step: training batches handed out before.
             met: candidate batches since warm-up ended.
         """
@@ -73,7 +73,7 @@ class BatchSource:
         samples = next((len(owner) for owner in owners if isinstance(owner, Sized)), None)
         if not isinstance(size, int) or samples is None:
             raise TypeError(
-                f"the sizes of a {type(loader).__name__}'s batches cannot be told, so the number of "
+                f"the sizes of a {type(loader).__name__}'s batches cannot be determined, so the number of "
                 "batches cannot either while nothing is selected (warm-up, every, stop_step)"
             )
         sizes = [size] * count
@@ -127,7 +127,7 @@ def _start(
 
     A shuffling loader draws its order from its generator, or else from torch's global stream,
     when an epoch starts. To resume, that draw is made again from the same state; the global
-    stream is then put back to where the user has it now. torchdata's loaders go on by their own
+    stream is then put back to where the user has it now. torchdata's loaders continue by their own
     state. A loader that makes its batches from their numbers may have `fast_forward(count)`, after
     which its next iteration leaves out the first `count` of them; any other is iterated up to the
     place.

@@ -1,8 +1,8 @@
-"""Loaders that keep their own place, torchdata's: what one has begun, goes on from, and says of it.
+"""Loaders that keep their own place, torchdata's: what one has begun, continues from, and says of it.
 
 A `StatefulDataLoader` over a map-style data set is drawn from by index as any other. What it says of
 its place is what a plain loop would have it say after as many steps, so that its states and those of
-a plain loop serve each other; and where it was begun or given a state, its order goes on from there.
+a plain loop serve each other; and where it was begun or given a state, its order continues from there.
 
 state of a loader        torchdata's `state_dict`: the order, the data set and, of workers, their seeds
 `Said`                   the part of it that is the order's
@@ -22,7 +22,7 @@ from sifting.data.generators import chain_of, generators_of, states_of
 from sifting.data.hugging_face import loses_samples
 from sifting.plain import Plain
 
-# samplers that, begun anew from a state of the loader, give the same order again
+# samplers that, begun again from a state of the loader, give the same order again
 TELLING = {
     "torch": {"BatchSampler", "SequentialSampler", "DistributedSampler"},
     "torchdata": {"BatchSampler", "RandomSampler", "StatefulDistributedSampler"},
@@ -116,9 +116,9 @@ def keeps_its_place(loader: Any) -> bool:
 
 
 def resumes_by_itself(loader: Any) -> bool:
-    """Whether a loader that is given its state goes on with the same samples.
+    """Whether a loader that is given its state continues with the same samples.
 
-    Where its sampler does not tell its order, that is drawn anew; and some streams lose samples.
+    Where its sampler does not tell its order, that is drawn again; and some streams lose samples.
     """
     if not keeps_its_place(loader):
         return False
@@ -139,7 +139,7 @@ def order_is_lost(loader: Any) -> bool:
 
 
 def settled(loader: Any) -> Beginning:
-    """How an epoch begins that a loader has begun, or has a state to go on from; taken from it."""
+    """How an epoch begins that a loader has begun, or has a state to continue from; taken from it."""
     if not keeps_its_place(loader):
         return Beginning()
     base = base_of(loader)
@@ -157,7 +157,7 @@ def settled(loader: Any) -> Beginning:
 
 
 def forget(loader: Any) -> None:
-    """Leave out what a loader was told to go on from: whoever iterates it knows better."""
+    """Leave out what a loader was told to continue from: whoever iterates it knows better."""
     base = base_of(loader)
     if "next_iter_state" in getattr(base, "__dict__", {}):
         base.__dict__.update(next_iter_state=None)
@@ -168,7 +168,9 @@ def forget(loader: Any) -> None:
 def _taken_over(loader: Any, base: Any) -> Beginning:
     """An iteration that `state_dict` began, which draws the seed of workers and, at times, the order."""
     iterator = base.__dict__["_iterator"]
-    if base.num_workers:  # theirs are sent the first batches, and are started anew with their seeds
+    if (
+        base.num_workers
+    ):  # theirs are sent the first batches, and are started again with their seeds
         own = OwnPlace(iterator.state_dict())
         forget(loader)
         return Beginning(own=own, drawn=True)
@@ -188,13 +190,13 @@ def _taken_over(loader: Any, base: Any) -> Beginning:
 class FirstPass:
     """An iteration over a batch sampler, from a place on that is found as torchdata finds it.
 
-    That may draw the order anew, and so is done when the first batch is asked for: by then whoever
+    That may draw the order again, and so is done when the first batch is asked for: by then whoever
     iterates has drawn what comes before.
 
     Args:
         sampler: the loader's.
         own: where to begin; None for the beginning.
-        begun: an iteration that was begun already, to go on with.
+        begun: an iteration that was begun already, to continue with.
         again: whether the order is drawn again as it was the first time: then one that cannot be
             told is passed over up to the place, and not drawn once more, as torchdata would.
     """

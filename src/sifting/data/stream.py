@@ -138,7 +138,7 @@ class IndexStream:
     True
 
     Args:
-        sampler: gives batches of indices; iterated anew for each pass.
+        sampler: gives batches of indices; iterated again for each pass.
         seed: of the passes after the first.
         whole: whether an epoch has one step for each batch of the first pass; otherwise it ends
             with the first pass.
@@ -268,7 +268,7 @@ class IndexStream:
         empty = 0
         while batch is None:
             if empty > 1:
-                raise ValueError("the loader's sampler gives no indices any more")
+                raise ValueError("the loader's sampler stopped giving indices")
             self._extra, self._taken, self._passed = self._extra + 1, 0, 0
             empty += 1
             self._begin_pass()

@@ -45,7 +45,7 @@ class Told:
                 raise ValueError(
                     f"batch_size={self.number}, but no member of the batch has {self.number} entries: "
                     f"{describe(batch)}. It is the number of candidates, 1/keep times what is trained where they "
-                    "are drawn by index. Name a member that has one a sample (batch_size='…'), or pass a "
+                    "are drawn by index. Name a member that has one per sample (batch_size='…'), or pass a "
                     "function that counts them (batch_size=lambda batch: …)"
                 )
             return self.number
@@ -54,7 +54,7 @@ class Told:
         if len(set(counts.values())) > 1:
             raise ValueError(
                 f"batch_size={self.number}, and members that had {self.number} entries now differ: "
-                f"{describe(batch)}. Name the one that has an entry a sample (batch_size='…'), or pass a "
+                f"{describe(batch)}. Name the one that has an entry per sample (batch_size='…'), or pass a "
                 "function that counts them (batch_size=lambda batch: …)"
             )
         self.places = list(counts)

@@ -126,7 +126,7 @@ def lend(loader: Any, twin: Any, sampler: IndexSampler, *, state: Any = None) ->
         loader: the user's.
         twin: its twin.
         sampler: the twin's.
-        state: that the twin is to go on from, where it is torchdata's.
+        state: that the twin is to continue from, where it is torchdata's.
     """
     base, own = base_of(loader), base_of(twin)
     iterator = base.__dict__.get("_iterator") if base.persistent_workers else None

@@ -36,7 +36,7 @@ class AdditiveExit(Exit):
     it out again.
 
     Beware: only the sum is trained, so on data seen many times the final branch learns to cancel
-    the exit's error, and the exit then picks worse than at random. `stats().rho_approx` shows it;
+    the exit's error, and the exit then picks worse than random. `stats().rho_approx` shows it;
     `TunedExit` does not share weights with the sum.
 
     Args:
@@ -73,7 +73,7 @@ class AdditiveExit(Exit):
         width = features if features is not None else channels_of(self.module)
         if width is None:
             raise ValueError(
-                f"cannot tell how many channels {at!r} puts out: pass AdditiveExit(model, {at!r}, features=…)"
+                f"cannot determine how many channels {at!r} outputs: pass AdditiveExit(model, {at!r}, features=…)"
             )
         weight = self.head.weight
         self.linear = nn.Linear(
@@ -111,7 +111,7 @@ class AdditiveExit(Exit):
         pooled_BF = pool(features, channels=self.linear.in_features)
         if pooled_BF.shape[1] != self.linear.in_features:
             raise ValueError(
-                f"{self.path!r} puts out {pooled_BF.shape[1]} channels, not {self.linear.in_features}: pass "
+                f"{self.path!r} outputs {pooled_BF.shape[1]} channels, not {self.linear.in_features}: pass "
                 f"AdditiveExit(model, {self.path!r}, features={pooled_BF.shape[1]})"
             )
         return self.linear(pooled_BF)  # type: ignore[no-any-return]
@@ -125,7 +125,7 @@ class AdditiveExit(Exit):
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         if len(plan.shapes) != 1 or len(next(iter(plan.shapes.values()))) != 1:
             raise ValueError(
-                f"an additive exit needs a model with one prediction a sample; this one gives {plan.shapes}: "
+                f"an additive exit needs a model with one prediction per sample; this one gives {plan.shapes}: "
                 "choose exit=k"
             )
 

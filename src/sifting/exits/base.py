@@ -126,7 +126,7 @@ class Exit(ABC):
 
     @abstractmethod
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
-        """One score a sample; called in eval mode, without gradients.
+        """One score per sample; called in eval mode, without gradients.
 
         Args:
             learn: whether an exit with weights of its own should remember these samples for

@@ -195,7 +195,7 @@ class Beside:
             executor.shutdown(wait=True)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What was drawn and scored ahead, for whoever goes on from here: nobody has these weights again."""
+        """What was drawn and scored ahead, for whoever continues from here: nobody has these weights again."""
         ahead = self.ahead
         if ahead is None:
             return None

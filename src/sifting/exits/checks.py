@@ -24,7 +24,7 @@ def check_count(samples: Samples, batch: Any, count: int) -> None:
         raise ValueError(
             f"the batch is packed, {size} documents in {count} rows, and what is scored has one value a "
             "row: leave loss_fn= and score= to the library where the model trains cross-entropy, or pass "
-            "losses=lambda model, batch: … that returns one loss a document"
+            "losses=lambda model, batch: … that returns one loss per document"
         )
     raise ValueError(
         f"the batch holds {size} samples ({describe(batch)}), and the model's outputs make {count} scores of "

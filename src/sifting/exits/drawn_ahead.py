@@ -43,7 +43,7 @@ class DrawnAhead:
     undo: tuple[torch.Generator, Tensor] | None = None
 
     def to_plain(self) -> dict[str, Any]:
-        """What was drawn and scored, once it is; whoever goes on draws the candidates again."""
+        """What was drawn and scored, once it is; whoever resumes draws the candidates again."""
         scores, lessons = self.scores, self.lessons
         if self.future is not None:
             wait([self.future])

@@ -46,7 +46,7 @@ class Economy:
     (Economy(), Economy(rows=8, view=64))
 
     Args:
-        rows: labelled positions of each sequence, at most, drawn anew each time; "labelled" for all
+        rows: labelled positions of each sequence, at most, redrawn each time; "labelled" for all
             of them, and nothing else of the last block that runs.
         view: what is looked at of each sample; see `View`.
         precision: "bf16", or "auto" for whichever is faster here; None for that of the training.

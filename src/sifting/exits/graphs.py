@@ -118,7 +118,7 @@ class Graphs:
         return -1 if self.on is None else int(self.on)
 
     def take(self, found: int) -> None:
-        """Go on with what was found before, where this model is compiled too."""
+        """Continue with what was found before, where this model is compiled too."""
         if self._compile is not None and found >= 0:
             self.on = bool(found)
 

@@ -171,7 +171,7 @@ class HeldOutReference(Reference):
         return {"exit": self._exit.state_dict(), "model": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave: nothing is learned again."""
+        """Continue from what `state_dict` gave: nothing is learned again."""
         if state:
             found = Plain(state, "the reference")
             InputExit().load_state_dict(found.inside("exit").content)  # here, to be used later

@@ -38,7 +38,7 @@ class InputExit(TunedExit):
     linear map cannot learn single samples by heart, however often they come. It tells the
     ambiguous from the obvious, no more.
 
-    It needs one prediction a sample; language models want a `TunedExit`.
+    It needs one prediction per sample; language models want a `TunedExit`.
 
     Args:
         lr: learning rate of its own Adam.

@@ -36,7 +36,8 @@ def check_learnable(plan: Plan, probe: Any) -> None:
         )
     if plan.loss_fn is not None and any(len(shape) > 1 for shape in plan.shapes.values()):
         raise ValueError(
-            f"a tuned exit predicts one value or vector a sample, not {plan.shapes}: choose exit=k or exit='last'"
+            f"a tuned exit predicts one value or vector per sample, not {plan.shapes}: choose exit=k or "
+            "exit='last'"
         )
     for part in plan.parts:
         if part.labels in ("start_positions", "end_positions"):
@@ -73,8 +74,8 @@ def at_positions(part: Part, hidden: Tensor, labels: Tensor, *, where: str) -> T
     if found is None:
         raise ValueError(
             f"{where} cannot predict {part.logits} at every position: labels are of shape {tuple(labels.shape)}, "
-            f"and what it finds, {tuple(hidden.shape)}, has not a vector for each of them. Name a module "
-            "that has, with exit=TunedExit('path.to.module'), or use exit='last' or exit=MemoryExit()"
+            f"and its module outputs {tuple(hidden.shape)}, which is not a vector for each of them. Name one "
+            "that does, with exit=TunedExit('path.to.module'), or use exit='last' or exit=MemoryExit()"
         )
     return found
 

@@ -91,14 +91,14 @@ class LossPredictor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from what `state_dict` gave."""
         found = Plain(state, "the loss predictor")
         wanted = {"squares": (FEATURES, FEATURES), "products": (FEATURES,)}
         for name, shape in wanted.items():
             tensor = found.get(name)
             if not isinstance(tensor, Tensor) or tensor.shape != shape:
                 raise ValueError(
-                    f"the state is damaged: {name} of the loss predictor are no tensor of shape {shape}"
+                    f"the state is damaged: {name} of the loss predictor is not a tensor of shape {shape}"
                 )
         self.seen = found.whole("seen")
         self.squares_FF = state["squares"].double().clone()

@@ -105,7 +105,7 @@ class LossTable:
     def _keyed(self, ids: Sequence[Any]) -> Tensor:
         if self._length and not self._slots:
             raise ValueError(
-                f"the ID {ids[0]!r} is no whole number, and those before it were: give all samples "
+                f"the ID {ids[0]!r} is not a whole number, but those before it were: give all samples "
                 "IDs of one kind"
             )
         slots_B = torch.tensor([self._slots.setdefault(one, len(self._slots)) for one in ids])

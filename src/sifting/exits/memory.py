@@ -115,7 +115,7 @@ class MemoryExit(Exit):
             )
         if samples is not None:
             self.table.reserve(samples)
-        self._share_if_due()  # where a run goes on from a state that was taken within a step
+        self._share_if_due()  # where a run continues from a state that was taken within a step
 
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         if plan.call.ids is not None:

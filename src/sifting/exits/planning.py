@@ -153,7 +153,7 @@ class Planner:
                 plan.check_batch(host)
             else:
                 self._verify(kind, plan, batch)
-        except ValueError:  # found anew, or refused
+        except ValueError:  # found again, or refused
             self._evidence[kind] = CheckedClasses()
             return False
         return True

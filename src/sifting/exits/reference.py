@@ -52,7 +52,7 @@ class Reference(ABC):
 
     @abstractmethod
     def losses(self, plan: Plan, model: nn.Module, batch: Any, ids: Sequence[Any] | None) -> Tensor:
-        """One loss a sample of a batch on the model's device; called without gradients.
+        """One loss per sample of a batch on the model's device; called without gradients.
 
         Args:
             ids: of its samples, where the sifter drew them itself.
@@ -132,7 +132,7 @@ class ReferenceTable(Reference):
         if samples is not None and self.ids is None and samples != len(self):
             raise ValueError(
                 f"the reference is of {len(self)} samples, and the data set has {samples}: it is of other data. "
-                "Make it anew (sift reference), from the data set that is trained"
+                "Make it again (sift reference), from the data set that is trained"
             )
 
     def of_ids(self, ids: Sequence[Any]) -> Tensor:
@@ -155,7 +155,7 @@ class ReferenceTable(Reference):
             known = "" if self.ids is not None else f", of the IDs 0 to {len(self) - 1}"
             plural = "s" if len(missing) > 1 else ""
             raise ValueError(
-                f"the reference has no loss of sample{plural} {shown} (it has {len(self)}{known}): make it anew "
+                f"the reference has no loss of sample{plural} {shown} (it has {len(self)}{known}): make it again "
                 "from all samples that are trained (sift reference)"
             )
         return found
@@ -181,7 +181,7 @@ class ReferenceTable(Reference):
             row = int(rows_R[other_R][0])
             raise ValueError(
                 f"the reference is of other data: sample {plain_indices(ids)[row]} has other labels than when it "
-                f"was made, as have {int(other_R.sum())} of {len(other_R)} that were looked at. Make it anew "
+                f"was made, as have {int(other_R.sum())} of {len(other_R)} that were looked at. Make it again "
                 "(sift reference), from the data set that is trained, in its order"
             )
         self._checked_N[places_B[rows_R]] = True

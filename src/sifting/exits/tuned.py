@@ -220,7 +220,7 @@ class TunedExit(Exit):
         if callable(score) and not plan.by_rows:
             if plan.heads or self._by_position:
                 raise ValueError(
-                    "a callable score= on a tuned exit needs one prediction a sample; this model "
+                    "a callable score= on a tuned exit needs one prediction per sample; this model "
                     "predicts at every position: use score='loss' or 'entropy', or exit=k"
                 )
             return custom_scores(plan, score, outputs, batch)

@@ -96,7 +96,7 @@ class Way:
         }
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from what `state_dict` gave."""
         found = Plain(saved, f"the way {self.name!r}")
         seconds, rows = found.numbers("seconds"), found.items("measured")
         measured = [found.numbers("measured", row, length=3) for row in rows]
@@ -106,7 +106,7 @@ class Way:
 
 
 def check_saved_way(name: str, saved: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a way of this name, which is yet to be made, can go on from a state."""
+    """Raise ValueError unless a way of this name, which is yet to be made, can continue from a state."""
     kind = name.partition(",")[0]
     exit = EXITS[kind]() if kind in EXITS else TunedExit()
     Way(name, exit).load_state_dict(saved)
@@ -141,7 +141,7 @@ def possible_ways(
 
 
 def _earlier(plan: Plan, model: nn.Module, probe: Any) -> list[str]:
-    """Modules of a network with one prediction a sample that come early, the cheapest last."""
+    """Modules of a network with one prediction per sample that come early, the cheapest last."""
     if plan.heads:
         return []
     size = plan.call.samples.size(probe)

@@ -97,7 +97,7 @@ class SiftCallback(pl.Callback):
         own = {id(p) for p in pl_module.parameters()}
         if not any(id(p) in own for p in self.sifter.model.parameters()):
             raise ValueError(
-                f"the sifter's model ({type(self.sifter.model).__name__}) is no part of the "
+                f"the sifter's model ({type(self.sifter.model).__name__}) is not a part of the "
                 f"{type(pl_module).__name__} that is trained: make the Sifter from the module's own model"
             )
         self.trainer = trainer

@@ -219,7 +219,7 @@ class SiftMixin(_Base):  # type: ignore[misc]
             raise ValueError(
                 f"{checkpoint!r} holds no {os.path.basename(path)}, so the place in the data cannot be "
                 "found: it was saved without sifting, or on another number of processes. Load its "
-                "weights into the model instead, or set ignore_data_skip=True to start an epoch anew"
+                "weights into the model instead, or set ignore_data_skip=True to start a new epoch"
             )
 
 
@@ -270,9 +270,9 @@ def check_kind(trainer: Any) -> None:
         if of_trl and base.__name__.endswith("Trainer"):
             raise ValueError(
                 f"{type(trainer).__name__} is a {base.__name__} of TRL, whose batches are not single samples with "
-                "a loss each (groups, completions made on the way), so that choosing among their rows would tear "
-                "them apart: sift supervised fine-tuning with sifting.integrations.trl, or pairs with "
-                "sifting.integrations.trl_pairs"
+                "a loss each (groups, completions made on the way), so that choosing among their rows would "
+                "separate what belongs together: sift supervised fine-tuning with sifting.integrations.trl, "
+                "or pairs with sifting.integrations.trl_pairs"
             )
 
 

@@ -41,7 +41,7 @@ class SiftSFTMixin(SiftMixin, _Base):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not isinstance(self, SFTTrainer):
             raise TypeError(
-                f"{type(self).__name__} has SiftSFTMixin and is no trl.SFTTrainer: name one among its bases, "
+                f"{type(self).__name__} has SiftSFTMixin but is not a trl.SFTTrainer: name one among its bases, "
                 "or take sifting.integrations.trainer.SiftMixin"
             )
         super().__init__(*args, **kwargs)
@@ -89,7 +89,7 @@ def check_sft(trainer: Any) -> None:
     """Raise where what TRL is asked for cannot be sifted."""
     if getattr(trainer, "_is_vision_dataset", False):
         raise ValueError(
-            "the data has images, whose patches stand in a batch without saying which sample they are of, "
+            "the data has images, whose patches are in a batch without saying which sample they belong to, "
             "so that it cannot be divided: sift text, or train in a loop of your own with take= and batch_size="
         )
     parallel = getattr(trainer.accelerator, "parallelism_config", None)
@@ -102,7 +102,7 @@ def check_sft(trainer: Any) -> None:
 
 
 def dft_losses(model: nn.Module, batch: Any) -> Tensor:
-    """The loss of `loss_type="dft"`, one a sample: that of each token, weighed by its probability."""
+    """The loss of `loss_type="dft"`, one per sample: that of each token, weighed by its probability."""
     labels_BT = batch["labels"][:, 1:]
     inputs = {name: value for name, value in batch.items() if name != "labels"}
     logits_BTV = model(**inputs).logits[:, :-1].float()

@@ -55,7 +55,7 @@ class SiftPairsMixin(SiftMixin, _Base):  # type: ignore[misc]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not isinstance(self, DPOTrainer | RewardTrainer):
             raise TypeError(
-                f"{type(self).__name__} has SiftPairsMixin and is neither a trl.DPOTrainer nor a "
+                f"{type(self).__name__} has SiftPairsMixin but is neither a trl.DPOTrainer nor a "
                 "trl.RewardTrainer: name one among its bases"
             )
         super().__init__(*args, **kwargs)
@@ -196,7 +196,7 @@ def check_pairs(trainer: Any, sift: Mapping[str, Any]) -> None:
     """Raise where what TRL or the sifter is asked for has no meaning for pairs."""
     if getattr(trainer, "_is_vision_dataset", False):
         raise ValueError(
-            "the data has images, whose patches stand in a batch without saying which pair they are of, so that "
+            "the data has images, whose patches are in a batch without saying which pair they belong to, so that "
             "it cannot be divided: sift pairs of text"
         )
     together = [kind for kind in getattr(trainer, "loss_types", ()) if kind in AMONG]
@@ -207,7 +207,7 @@ def check_pairs(trainer: Any, sift: Mapping[str, Any]) -> None:
         )
     if getattr(trainer, "use_liger_kernel", False):
         raise ValueError(
-            "use_liger_kernel=True: its loss is computed inside a kernel, and not to be had pair by pair: "
+            "use_liger_kernel=True: its loss is computed inside a kernel, and not available pair by pair: "
             "leave it out"
         )
     score = sift.get("score", "loss")

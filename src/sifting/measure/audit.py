@@ -168,7 +168,7 @@ class Auditor:
         if rho is not None:
             self._warn(
                 "worse_than_random",
-                f"step {step}: sifting picks worse than at random: rho_approx is {rho:.2f}, so the kept "
+                f"step {step}: the choice is worse than random: rho_approx is {rho:.2f}, so the kept "
                 "samples have a lower exact loss than the candidates. The exit does not know what the model "
                 f"finds hard. Try {self.advice.remedy}{more}, or end it with stop_step=",
             )
@@ -194,7 +194,7 @@ class Auditor:
             self._warn(
                 "dear",
                 f"step {step}: choosing takes {share:.0%} of the time that training and choosing take "
-                f"together, so that it can hardly pay. Try {self.advice.cheaper}",
+                f"together, which can hardly pay. Try {self.advice.cheaper}",
             )
 
     def _warn(self, name: str, message: str) -> None:

@@ -179,7 +179,7 @@ class Meter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; one that is damaged changes nothing."""
+        """Continue from a state; one that is damaged changes nothing."""
         fresh = self.checked(state)
         self.__dict__.update(fresh.__dict__)
 
@@ -216,7 +216,7 @@ class Meter:
 
     @staticmethod
     def divided(states: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[str, Any]:
-        """The state that one of `world` ranks goes on with, from those of the ranks that saved.
+        """The state that one of `world` ranks continues with, from those of the ranks that saved.
 
         Samples seen and trained are divided so that their sums stay; times are means.
         """

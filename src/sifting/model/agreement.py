@@ -215,7 +215,7 @@ def verify(plan: Plan, model: nn.Module, piece: Any) -> None:
         f"the model's own loss of {plan.call.samples.size(piece)} samples is {float(own):.5g}, and "
         f"{float(ours):.5g} as assumed "
         f"({plan.describe()}): pass loss_fn= with what it trains (class weights, smoothing, ignore_index), "
-        "or losses=lambda model, batch: … that returns one loss a sample"
+        "or losses=lambda model, batch: … that returns one loss per sample"
     )
 
 
@@ -223,5 +223,5 @@ def _message(plan: Plan, trained: str, scored: str) -> str:
     return (
         f"the loss that is trained {trained}, not {scored} as for what is scored ({plan.describe()}): "
         "pass loss_fn= with the loss of your training step (its weights, smoothing, shift and "
-        "ignore_index), or losses=lambda model, batch: … that returns one loss a sample"
+        "ignore_index), or losses=lambda model, batch: … that returns one loss per sample"
     )

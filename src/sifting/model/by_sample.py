@@ -14,12 +14,12 @@ from sifting.model.parts import IGNORE
 
 MOST_IGNORED = 16  # numbers that are tried as the one that means no label
 
-# `losses(model, batch)`: one value a sample.
+# `losses(model, batch)`: one value per sample.
 Losses = Callable[[nn.Module, Any], Tensor]
 
 
 def given_losses(losses: Losses, call: Call, model: nn.Module, batch: Any) -> Tensor:
-    """Each sample's loss by the user's function of model and batch, checked to be one a sample.
+    """Each sample's loss by the user's function of model and batch, checked to be one per sample.
 
     >>> losses = lambda model, x: model(x).square().mean(1)
     >>> given_losses(losses, Call(), nn.Identity(), torch.ones(3, 2))
@@ -117,5 +117,5 @@ def check_reduced(call: Call, model: nn.Module, batch: Any, whole: Tensor) -> No
         f"the model's loss of {len(alone_B)} samples is {float(whole):.4g}, and {float(alone_B.mean()):.4g} "
         "on average for them one by one: it weighs or compares them with one another (class weights, "
         "contrast), so their own losses cannot be taken from it. Pass loss_fn= on its logits, or "
-        "losses=lambda model, batch: … that returns one loss a sample"
+        "losses=lambda model, batch: … that returns one loss per sample"
     )

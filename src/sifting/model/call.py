@@ -34,7 +34,7 @@ class Call:
             that make their inputs from them, and forwards in which they have no default.
         ids: key or position of the member that holds the samples' IDs, which no model takes; or
             `ids(batch) -> ids`.
-        batch_size: how many samples a batch holds, where it cannot be told; see `Samples`.
+        batch_size: how many samples a batch holds, where it cannot be determined; see `Samples`.
         take: `take(batch, indices) -> batch`, where a batch cannot be divided by member.
         samples: how batches divide into samples; made from these.
     """
@@ -106,7 +106,7 @@ class Call:
             if not isinstance(found, Tensor | Mapping) and found is not None:
                 raise TypeError(
                     f"labels= gave a {type(found).__name__}: return a tensor or a dict of tensors; where a loss "
-                    "takes something else, pass losses=lambda model, batch: … that returns one loss a sample"
+                    "takes something else, pass losses=lambda model, batch: … that returns one loss per sample"
                 )
             return _named(found)
         batch = self.without_ids(batch)
@@ -136,7 +136,7 @@ class Call:
                 raise ValueError(
                     f"{name} is a {type(value).__name__} of {len(value)} ({type(value[0]).__name__} each), and no "
                     "loss of a sample can be made of that without knowing yours: pass losses=lambda model, "
-                    "batch: … that returns one loss a sample; to score without labels, labels=lambda b: None"
+                    "batch: … that returns one loss per sample; to score without labels, labels=lambda b: None"
                 )
 
     def takes_labels(self, model: nn.Module, batch: Any) -> bool:
@@ -165,7 +165,7 @@ class Call:
                 raise ValueError(
                     f"a list of {len(batch)} raw samples, which no model takes: pass forward=lambda model, batch: "
                     "… that puts them together and returns the logits, and labels=lambda batch: …; or "
-                    "losses=lambda model, batch: … that returns one loss a sample"
+                    "losses=lambda model, batch: … that returns one loss per sample"
                 )
             if len(batch) != 2:
                 raise ValueError(
@@ -185,7 +185,7 @@ class Call:
         return model(inputs)
 
     def _is_whole(self, inputs: Any, batch: Any) -> bool:
-        """Whether a list or tuple is one argument: an entry a sample, as detectors take pictures."""
+        """Whether a list or tuple is one argument: an entry per sample, as detectors take pictures."""
         if isinstance(inputs, PackedSequence):
             return True
         if hasattr(inputs, "_fields") or len(inputs) != self.samples.size(batch):

@@ -24,7 +24,7 @@ class Head:
     Attributes:
         path: where it is in the model.
         module: the module, e.g. BERT's transform and decoder together.
-        width: number of logits a position.
+        width: number of logits per position.
         finish: what the model does to the module's output: nothing, a cast, a scale, a cap.
         bare: whether that is nothing.
     """
@@ -40,7 +40,7 @@ class Head:
         """While open, the head's inputs go to `intercept` and its logits are never made.
 
         The model gets a stand-in that takes no memory: of the right shape, or, where it goes on to
-        work on its logits, of one logit a position. The interception happens inside the model's
+        work on its logits, of one logit per position. The interception happens inside the model's
         forward, where sharded parameters are gathered.
         """
         module = self.module

@@ -131,7 +131,7 @@ def _refuse_contrast(call: Call, model: nn.Module, batch: Any, given: dict[str, 
         if name in alone and alone[name].shape == (1, 1):
             raise ValueError(
                 f"{name} (B, B): the model compares each sample with the others of its batch, and has no loss of "
-                "one sample alone: pass losses=lambda model, batch: … that returns one loss a sample among "
+                "one sample alone: pass losses=lambda model, batch: … that returns one loss per sample among "
                 "those given, such as F.cross_entropy(scores, torch.arange(len(scores)), reduction='none')"
             )
 
@@ -184,7 +184,7 @@ def _remedy(labels: dict[str, Tensor]) -> str:
     if len(labels) == 1:
         return "pass loss_fn=nn.MSELoss(), nn.BCEWithLogitsLoss() or your own"
     return (
-        "there are several labels, so pass losses=lambda model, batch: … that returns one loss a sample, the "
+        "there are several labels, so pass losses=lambda model, batch: … that returns one loss per sample, the "
         "sum of its terms with reduction='none'"
     )
 

@@ -62,7 +62,7 @@ class Part:
         return self.kind in ("classes", "classes_first", "soft")
 
     def labelled(self, labels: Tensor) -> Tensor:
-        """Which positions predict a label, one row a sample, from the labels alone.
+        """Which positions predict a label, one row per sample, from the labels alone.
 
         >>> Part("logits", "labels", "classes", shift=1).labelled(torch.tensor([[7, -100, 4]]))
         tensor([[False,  True]])
@@ -299,14 +299,14 @@ def of_documents(part: Part, rows: Rows, documents_BT: Tensor | None) -> Rows:
         raise ValueError(
             f"the batch is packed ({int(documents_BT.max()) + 1} documents in {len(documents_BT)} rows), "
             f"and {part} has no prediction for each token, so documents cannot be scored: pass "
-            "losses=lambda model, batch: … that returns one loss a document"
+            "losses=lambda model, batch: … that returns one loss per document"
         )
     mask_BT = rows.mask_BT & (documents_BT >= 0)
     return replace(rows, mask_BT=mask_BT, documents_BT=documents_BT)
 
 
 def part_losses(part: Part, logits: Tensor, labels: Tensor) -> Tensor:
-    """One value a sample of a part without classes."""
+    """One value per sample of a part without classes."""
     values = logits.float().reshape(logits.shape[0], -1)
     labels = labels.to(values.device).float().reshape(logits.shape[0], -1)
     if part.kind == "binary":

@@ -127,7 +127,7 @@ def find_place(
         return suggested
     if cheap is None:
         raise StackError(
-            f"no module of {type(model).__name__} runs once in a forward and puts out a row for each sample "
+            f"no module of {type(model).__name__} runs once in a forward and outputs a row for each sample "
             "after layers that are trained, so there is nowhere to leave it early: use exit='last', or "
             "exit=MemoryExit()"
         )

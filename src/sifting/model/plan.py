@@ -95,7 +95,7 @@ class Plan:
         """The objective that is assumed, in one line."""
         terms = "; ".join(map(str, self.parts))
         if self.kind == "losses":
-            return f"losses=, one value a sample{f'; logits: {terms}' if terms else ''}"
+            return f"losses=, one value per sample{f'; logits: {terms}' if terms else ''}"
         if self.kind == "loss_fn":
             shift = ", shifted by one" if self.loss_fn is not None and self.loss_fn.shift else ""
             names = ", ".join(self.shapes) or "logits"

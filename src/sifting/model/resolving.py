@@ -64,7 +64,7 @@ def find_plan(
     if not found.parts and not found.logits and found.reference is None:
         raise ValueError(
             "the model's output holds neither logits nor a loss, so nothing can be scored "
-            f"({describe(batch)}): pass losses=lambda model, batch: … that returns one loss a sample, or "
+            f"({describe(batch)}): pass losses=lambda model, batch: … that returns one loss per sample, or "
             "forward= that returns the logits"
         )
     if loss_fn is not None:

@@ -1,4 +1,4 @@
-"""The user's own loss function, made to give one value a sample.
+"""The user's own loss function, made to give one value per sample.
 
 Shapes: B samples.
 """
@@ -44,7 +44,7 @@ _MOST_NUMBERS = 16  # that are tried as the label that means none
 
 
 class PerSampleLoss:
-    """A loss function made to give one value a sample.
+    """A loss function made to give one value per sample.
 
     >>> PerSampleLoss(nn.MSELoss())(torch.zeros(2, 3), torch.ones(2, 3))
     tensor([1., 1.])
@@ -92,14 +92,14 @@ class PerSampleLoss:
             raise self._named(error, logits, labels) from error
         if not isinstance(values, Tensor):
             raise TypeError(
-                f"loss_fn gave a {type(values).__name__}: return a tensor, one value a sample or a scalar"
+                f"loss_fn gave a {type(values).__name__}: return a tensor, one value per sample or a scalar"
             )
         if values.ndim == 0:
             return self._one_by_one(logits, labels)
         if values.shape[0] != batch:
             raise ValueError(
                 f"loss_fn gave a tensor of shape {tuple(values.shape)} for {batch} samples: return "
-                "one value a sample, or a scalar"
+                "one value per sample, or a scalar"
             )
         if logits.numel() == labels.numel() == batch != values.numel():
             raise ValueError(
@@ -243,7 +243,7 @@ class PerSampleLoss:
         raise ValueError(
             f"loss_fn gives {float(whole):.4g} for {len(values_B)} samples, but {float(values_B.mean()):.4g} "
             "on average for them one by one: it weighs samples against one another (class weights, a "
-            "batch's own scale), which a scalar does not show. Return one value a sample, as with "
+            "batch's own scale), which a scalar does not show. Return one value per sample, as with "
             "reduction='none', or pass losses=lambda model, batch: …"
         )
 

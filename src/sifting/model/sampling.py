@@ -34,7 +34,7 @@ def check_sampled(plan: Plan, rows: RowCount, score: Score) -> None:
     """Raise where a model has no labelled positions to sample from."""
     if not positional(plan):
         raise ValueError(
-            f"rows={rows!r} is of labelled positions, and this model makes one prediction a sample "
+            f"rows={rows!r} is of labelled positions, and this model makes one prediction per sample "
             f"({plan.describe()}): leave rows= out; view= shows less of each sample"
         )
     if (score == "loss" and plan.kind != "parts") or (callable(score) and not plan.by_rows):

@@ -58,7 +58,7 @@ def check_labelled(plan: Plan, batch: Any) -> None:
         raise ValueError(
             f"no labels are found in the batch ({describe(batch)}), and the model gives no loss, so nothing says "
             "what is trained: pass labels=lambda batch: … where they are in it, losses=lambda model, batch: … "
-            "that returns one loss a sample, or score='entropy' where the outputs are logits of classes"
+            "that returns one loss per sample, or score='entropy' where the outputs are logits of classes"
         )
 
 
@@ -75,12 +75,12 @@ def check_tokens(plan: Plan, score: Score) -> None:
         }
         who = "the score function" if callable(score) else what[plan.kind]
         raise ValueError(
-            f"{given} weighs the scores of tokens, and {who} gives one value a sample: weigh them there, and "
+            f"{given} weighs the scores of tokens, and {who} gives one value per sample: weigh them there, and "
             "leave tokens= out"
         )
     if not any(part.has_classes and len(plan.shapes[part.logits]) > 1 for part in plan.parts):
         raise ValueError(
-            f"{given} weighs the scores of tokens, and this model has one prediction a sample: leave tokens= out"
+            f"{given} weighs the scores of tokens, and this model has one prediction per sample: leave tokens= out"
         )
 
 
@@ -150,7 +150,7 @@ def custom_losses(plan: Plan, logits: dict[str, Tensor], batch: Any) -> Tensor:
 def custom_scores(
     plan: Plan, score: Callable[[Any, Any], Tensor], logits: dict[str, Tensor], batch: Any
 ) -> Tensor:
-    """Scores from the user's own function, checked to be one a sample."""
+    """Scores from the user's own function, checked to be one per sample."""
     labels = plan.call.labels_of(batch)
     size = plan.call.samples.size(batch)
     if len(plan.parts) == 1:

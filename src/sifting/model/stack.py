@@ -85,7 +85,7 @@ class Stack:
         if len(steps) != len(self):
             raise StackError(
                 f"the stack {self} ran {len(steps)} blocks in one forward: it is not run once, in order, so "
-                "an exit in it has no meaning. Name another with stack='…', or use TunedExit('path') at "
+                "it cannot have an exit. Name another with stack='…', or use TunedExit('path') at "
                 "another module, or exit='last'"
             )
         order = [step.block for step in steps]
@@ -100,7 +100,7 @@ class Stack:
                 continue
             if before is None or after is None or before.shape != after.shape:
                 raise StackError(
-                    f"the stack {self}: blocks {i} and {i + 1} put out different shapes, so the model's head "
+                    f"the stack {self}: blocks {i} and {i + 1} output different shapes, so the model's head "
                     "does not fit the earlier one. Use TunedExit('path') or AdditiveExit(model, 'path')"
                 )
         single = self.repeats == 1 and all(len(block) == 1 for block in self.blocks)

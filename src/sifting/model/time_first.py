@@ -52,11 +52,11 @@ def refuse_time_first(call: Call, model: nn.Module, batch: Any, given: dict[str,
     ):  # what cannot be divided says so itself
         return
     raise ValueError(
-        f"what the model puts out for an entry of the batch's first dimension depends on the other entries, "
+        f"what the model outputs for an entry of the batch's first dimension depends on the other entries, "
         f"and along the second dimension it does not ({describe(batch)}): samples lie along the second "
         "(time first), and only the first is divided. Let the collate function put samples first "
         "(batch_first=True), or pass batch_size=lambda batch: …, take=lambda batch, indices: … and "
-        "losses=lambda model, batch: … that returns one loss a sample"
+        "losses=lambda model, batch: … that returns one loss per sample"
     )
 
 

@@ -89,7 +89,7 @@ def _check_sum(whole: Tensor, values_B: Tensor, labels: Tensor) -> None:
         f"the Trainer's loss of {len(values_B)} samples is {value:.4g}, and {float(values_B.mean()):.4g} on "
         "average for them one by one: it weighs or compares them with one another (class weights, contrast), so "
         "their own losses cannot be taken from it. Pass sift={'loss_fn': nn.CrossEntropyLoss(weight=…)}, the loss "
-        "of logits and labels, or sift={'losses': lambda model, batch: …}, which returns one loss a sample"
+        "of logits and labels, or sift={'losses': lambda model, batch: …}, which returns one loss per sample"
     )
 
 

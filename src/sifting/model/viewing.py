@@ -45,7 +45,7 @@ class View:
         if isinstance(size, int) and size < 1:
             raise ValueError(f"view={size!r} shows nothing: {_WAYS}")
         if isinstance(size, tuple) and (len(size) != 2 or not 0 <= size[0] < size[1]):
-            raise ValueError(f"view={size!r} is no stretch of positions: {_WAYS}")
+            raise ValueError(f"view={size!r} is not a range of positions: {_WAYS}")
 
     def __repr__(self) -> str:
         return (
@@ -58,7 +58,7 @@ class View:
             return self._by_user(call, batch)
         if call.samples.documents(batch) is not None:
             raise ValueError(
-                f"view={self.size!r}: the batch is packed ({describe(batch)}), and a stretch of its rows would "
+                f"view={self.size!r}: the batch is packed ({describe(batch)}), and a range of its rows would "
                 "cut documents off: leave view= out, rows= works there; or pass a function of the batch"
             )
         length = _length(call, batch)
@@ -90,7 +90,7 @@ class View:
                 )
         if not isinstance(self.size, int):
             raise ValueError(
-                f"view={self.size!r} is a stretch of positions, and the batch holds images "
+                f"view={self.size!r} is a range of positions, and the batch holds images "
                 f"({describe(batch)}): give the pixels of the shorter side, or a function of the batch"
             )
         return _changed(batch, self._smaller_image)
@@ -125,12 +125,12 @@ class View:
             if name in _POSITIONS or (value.is_floating_point() and _by_position(value, length)):
                 raise ValueError(
                     f"view={self.size!r}: what becomes of {name} {tuple(value.shape)} in a part of a sequence "
-                    "cannot be told: pass view=lambda batch: … that returns a batch of shorter samples"
+                    "cannot be determined: pass view=lambda batch: … that returns a batch of shorter samples"
                 )
         if end >= length and first == 0:
             return batch
         if first >= length:
-            raise ValueError(f"view={self.size!r} begins behind the {length} positions of a batch")
+            raise ValueError(f"view={self.size!r} begins after the {length} positions of a batch")
         seen = _changed(batch, lambda leaf: _part(leaf, length, first, end))
         mask, whole = mask_of(seen), mask_of(batch)
         if mask is not None and whole is not None and mask.ndim == 2:

@@ -1,6 +1,6 @@
 """`sift train bert`: pretraining BERT from scratch on sentence pairs with masked tokens.
 
-WordPiece, 15 % of the tokens masked anew in every pass, half of the pairs with a random second
+WordPiece, 15 % of the tokens masked again in every pass, half of the pairs with a random second
 part; the loss is that of the masked tokens plus that of the next sentence. SIFT draws twice the
 batch, scores it with the model's own head after the first block (`sift@3`: after the third), and
 trains on the half with the highest loss or entropy. Accuracy is that of masked tokens of held-out

@@ -34,8 +34,8 @@ def _disk(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"cannot make {path} in the cache: {error}. Make room, or set SIFT_CACHE to a folder that can be "
-            "written"
+            f"cannot make {path} in the cache: {error}. Free some space, or set SIFT_CACHE to a folder that "
+            "can be written"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""`sift train resnet`: the paper's modified ResNet on images, one arm a run.
+"""`sift train resnet`: the paper's modified ResNet on images, one arm per run.
 
 The output is L_f·R_f + L_i·R_i with R_i the output of the second stage, scored by L_i·R_i; AdamW
 with a one-cycle schedule; SIFT draws twice the batch and trains on half of it. The presets
@@ -72,7 +72,7 @@ class Config(RunConfig):
     epochs: int = 100
     """Passes over the data by the baseline; every arm makes as many updates."""
     recalibrate: int = 0
-    """Unselected training batches from which a copy's BatchNorm statistics are taken anew at the end."""
+    """Unselected training batches from which a copy's BatchNorm statistics are taken again at the end."""
     shape: ResNetShape = field(default_factory=ResNetShape)
 
     def __post_init__(self) -> None:

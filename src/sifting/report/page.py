@@ -64,7 +64,7 @@ def page(
     Args:
         material: of `collect`.
         written: when, in words.
-        refresh: seconds after which the page loads itself anew, while it is kept current.
+        refresh: seconds after which the page loads itself again, while it is kept current.
         extras: pictures to show after the runs.
     """
     sheet = files("sifting.report").joinpath("style.css").read_text(encoding="utf-8")

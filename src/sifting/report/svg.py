@@ -1,7 +1,7 @@
 """Figures as SVG: elements of a page in its own colours and font, and files of their own.
 
 They are written by hand and not by a plotting library: a page has two sizes of each of up to a dozen
-figures, and is made anew every few seconds while runs go on.
+figures, and is made again every few seconds while runs go on.
 """
 
 from __future__ import annotations

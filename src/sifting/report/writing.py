@@ -30,7 +30,7 @@ def write_html(
     Args:
         material: of `collect`.
         path: the file.
-        refresh: seconds after which the page loads itself anew, while it is kept current.
+        refresh: seconds after which the page loads itself again, while it is kept current.
         extras: pictures to show after the runs.
     """
     written = time.strftime("%Y-%m-%d %H:%M %Z")

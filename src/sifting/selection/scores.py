@@ -1,4 +1,4 @@
-"""How much a sample is worth training on, from its logits: pure functions, one value a row.
+"""How much a sample is worth training on, from its logits: pure functions, one value per row.
 
 Shapes: N rows (samples, or labelled token positions), C classes, B samples of T positions.
 All scores are at least 0 and grow with how much there is to learn.

@@ -32,7 +32,7 @@ class Tokens(Protocol):
         """Whether a document twice as long has twice the score."""
 
     def weigh(self, scores_DT: Tensor, mask_DT: Tensor) -> Tensor:
-        """One score a document; 0 for one without tokens.
+        """One score per document; 0 for one without tokens.
 
         Args:
             scores_DT: of its tokens, 0 where there is none.
@@ -219,7 +219,7 @@ def weighed(
     *,
     layout: Layout | None = None,
 ) -> Tensor:
-    """One score a document from those of its positions.
+    """One score per document from those of its positions.
 
     >>> weighed(torch.tensor([1.0, 3.0, 5.0]), torch.ones(1, 3).bool(),
     ...         torch.tensor([[0, 0, 1]]), SumOfTokens())

@@ -172,7 +172,7 @@ def assemble(
         problem: made for this run.
         out: the run folder.
         updates: optimizer steps, for which the learning rate is planned.
-        resume: go on from the folder's last checkpoint.
+        resume: continue from the folder's last checkpoint.
         extra: more for `config.json`, e.g. the budget.
         reference: see `Engine`.
         start: folder of another run, with whose last weights, optimizer and learning rate this one begins.
@@ -230,10 +230,10 @@ def _begun(start: Path, updates: int) -> Found:
     """The newest checkpoint of another run, with updates left to make."""
     found = find_checkpoint(start)
     if found.step is None:
-        raise ValueError(f"{start} has no checkpoint to begin with")
+        raise ValueError(f"{start} has no checkpoint to start from")
     if found.step >= updates:
         raise ValueError(
-            f"{start} has made {found.step} updates, and {updates} are planned: nothing is left to make"
+            f"{start} has made {found.step} updates, and {updates} are planned: nothing is left to train"
         )
     return found
 
@@ -253,7 +253,7 @@ def find_checkpoint(out: Path) -> Found:
 
     from_first(newest)
     for why in found.passed_over:
-        say(f"{why}: passed over, and gone on from {checkpoints.path(found.step or 0)}")
+        say(f"{why}: passed over; continuing from {checkpoints.path(found.step or 0)}")
     return found
 
 

@@ -81,11 +81,11 @@ class Parts:
             load_rank_states(self.sifter, state["ranks"], self.ranks)
         except Exception as error:  # whatever an optimizer of the user's says of it
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise RunError(f"the checkpoint {where} cannot be gone on with: {told}") from error
+            raise RunError(f"the checkpoint {where} cannot be resumed: {told}") from error
         steps = progress.update * pace.accumulate
         if self.sifter.step != steps:
             raise RunError(
-                f"the checkpoint {where} cannot be gone on with: its sifter has made {self.sifter.step} steps, "
+                f"the checkpoint {where} cannot be resumed: its sifter has made {self.sifter.step} steps, "
                 f"and {progress.update} updates are {steps}"
             )
         return progress
@@ -104,7 +104,7 @@ class Parts:
             self.scaler.load_state_dict(state["scaler"])
         except Exception as error:  # as in `load`
             told = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise RunError(f"nothing can begin with the checkpoint {where}: {told}") from error
+            raise RunError(f"no run can start from the checkpoint {where}: {told}") from error
         return RunProgress(update=update)
 
     def _progress(self, found: Plain, pace: Pace) -> RunProgress:

@@ -14,7 +14,7 @@ from sifting.training.run_folder import RunError
 
 @dataclass(frozen=True)
 class Found:
-    """The checkpoint that a run goes on from.
+    """The checkpoint that a run continues from.
 
     Attributes:
         step: updates made by then; None where there is no checkpoint yet.
@@ -69,7 +69,7 @@ class Checkpoints:
         return path
 
     def drop(self, *, after: int | None = None) -> None:
-        """Delete all checkpoints of a run that is over, or those after a step that it goes on from."""
+        """Delete all checkpoints of a run that is over, or those after a step that it continues from."""
         _refuse_link(self.folder)
         for path in self.folder.glob("step-*"):
             if after is None or (path.name[5:].isdigit() and int(path.name[5:]) > after):
@@ -122,7 +122,7 @@ class Checkpoints:
         if passed:
             raise RunError(
                 f"none of the checkpoints in {self.folder} can be used ({'; '.join(passed)}): restore one, or "
-                "delete the run's folder and begin anew"
+                "delete the run's folder and start over"
             )
         return Found()
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from sifting.training.amounts import AmountKind, parse_amount
 from sifting.training.arms import find_arm
 
-# settings that change nothing of what is trained: a run may go on with others
+# settings that change nothing of what is trained: a run may continue with others
 OPERATIONAL = ("checkpoint_every", "keep_checkpoints")
 
 

@@ -1,7 +1,7 @@
 """The training loop of the recipes: any task, any arm, one budget, and a run folder.
 
 Every arm goes through a `Sifter`; the baseline keeps everything, which is the plain loop bit for
-bit. A run that is interrupted, or killed, goes on from its last checkpoint with the same batches,
+bit. A run that is interrupted, or killed, continues from its last checkpoint with the same batches,
 the same choices and the same random numbers. Under `torchrun` rank 0 writes for all.
 """
 
@@ -90,7 +90,7 @@ class Engine:
         return self.progress.seconds
 
     def resume(self, found: Found) -> None:
-        """Go on from a checkpoint of the folder, if one was found."""
+        """Continue from a checkpoint of the folder, if one was found."""
         if found.step is not None and found.state is not None:
             where = self.folder.checkpoints.path(found.step)
             self._warnings = warnings_in(read_run(self.folder.path).metrics)
@@ -168,7 +168,7 @@ class Engine:
         self._asked = reason
 
     def cut_off(self, reason: str) -> str:
-        """Close the run folder of a run that cannot go on from where it is, but from its last checkpoint."""
+        """Close the run folder of a run that cannot continue from where it is, but from its last checkpoint."""
         if self.stopped_by is None:
             self.stopped_by = reason
             with suppress(OSError):
@@ -213,7 +213,7 @@ class Engine:
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """A folder that cannot be written any more ends the run with a message, to be gone on with."""
+        """A folder that cannot be written any more ends the run with a message, to be resumed."""
         try:
             yield
         except OSError as error:

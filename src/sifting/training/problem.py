@@ -17,7 +17,7 @@ from sifting.sifter import Sifter
 
 @dataclass(frozen=True)
 class Problem:
-    """A model to train, its data, its loss and how it is judged; made anew for every run.
+    """A model to train, its data, its loss and how it is judged; a new one is made for every run.
 
     >>> from torch import nn
     >>> model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3))
@@ -53,7 +53,7 @@ class Problem:
         at_end: further metrics that are taken once, with the last evaluation.
         held_out: `held_out()`, batches of samples that are neither trained nor evaluated on: for what
             is decided while the run goes on.
-        losses: `losses(model, batch)`, one loss a sample, for arms that weight them.
+        losses: `losses(model, batch)`, one loss per sample, for arms that weight them.
     """
 
     model: nn.Module

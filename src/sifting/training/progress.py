@@ -43,7 +43,7 @@ def describe(name: str, record: Mapping[str, Any], seen: dict[str, Any]) -> str:
     if seen.get("rho_approx") is not None:
         parts.append(f"rho {seen['rho_approx']:.2f}")
     if isinstance(record.get("planned"), int) and record["step"]:
-        # by the run's own clocks, which go on where it is resumed
+        # by the run's own clocks, which continue where it is resumed
         left = spent * (record["planned"] - record["step"]) / record["step"]
         minutes, seconds = divmod(round(left), 60)
         parts.append(f"left {minutes // 60}:{minutes % 60:02d}:{seconds:02d}")

@@ -187,7 +187,7 @@ class RankWatch:
 
     def _end(self, why: str) -> NoReturn:
         say(
-            f"{self.label}: {why}: rank {self.rank} ends too; --resume goes on from the last checkpoint",
+            f"{self.label}: {why}: rank {self.rank} ends too; --resume continues from the last checkpoint",
             error=True,
         )
         os._exit(2)  # the main thread waits where no exception reaches it
@@ -204,11 +204,13 @@ class RankWatch:
             why = self._given_up()
             if why is not None:
                 return (
-                    f"{why}: rank {self.rank} ends too; --resume goes on from the last checkpoint"
+                    f"{why}: rank {self.rank} ends too; --resume continues from the last checkpoint"
                 )
         if not any(word in str(error) for word in LOST):
             raise error
-        return f"another rank is gone ({_first(error)}); --resume goes on from the last checkpoint"
+        return (
+            f"another rank is gone ({_first(error)}); --resume continues from the last checkpoint"
+        )
 
     def _given_up(self) -> str | None:
         if not self.store.check([GIVEN_UP]):

@@ -162,13 +162,13 @@ def run_recipe(
     watch: Callable[[Mapping[str, Any]], None] | None = None,
     rank_timeout: float | None = None,
 ) -> RunOutcome:
-    """Run one arm, or go on with it.
+    """Run one arm, or continue with it.
 
     Args:
         recipe: what to train.
         config: its settings.
         out: the run folder.
-        resume: go on with the run that the folder holds; a finished one is left as it is. "auto" to
+        resume: continue with the run that the folder holds; a finished one is left as it is. "auto" to
             begin where it holds none.
         data: of the settings, where it has been read already.
         watch: see `Engine`.
@@ -199,7 +199,7 @@ def run_recipe(
 
 
 def train(recipe: Recipe[C, D], config: C, out: Path, **options: Any) -> str:
-    """Run one arm, or go on with it; returns the status its folder ends with.
+    """Run one arm, or continue with it; returns the status its folder ends with.
 
     Args:
         options: see `run_recipe`.
@@ -208,7 +208,7 @@ def train(recipe: Recipe[C, D], config: C, out: Path, **options: Any) -> str:
 
 
 def _check_finished(out: Path, config: RunConfig) -> None:
-    """Raise where a finished run is asked to go on with other settings, more updates for one."""
+    """Raise where a finished run is asked to continue with other settings, more updates for one."""
     then = read_run(out).config
     now = plain_settings(config)
     changed = [
@@ -221,6 +221,6 @@ def _check_finished(out: Path, config: RunConfig) -> None:
     if changed:
         raise RunError(
             f"{out} holds a finished run of {then.get('updates')} updates, whose learning rate was planned "
-            f"for as many; it cannot go on with other settings ({'; '.join(changed)}). Train anew into "
+            f"for as many; it cannot continue with other settings ({'; '.join(changed)}). Train again into "
             "another folder"
         )

@@ -5,7 +5,7 @@
                          checksums of the other files, and how far the logs had come
       config.json        the resolved settings
       environment.json   machine, versions, command line
-      metrics.jsonl      one JSON object a line; see docs/run-format.md
+      metrics.jsonl      one JSON object per line; see docs/run-format.md
       audits.jsonl       scores and exact losses of audited candidates
       checkpoints/step-00000200/state.pt
       summary.json       final metrics, written when the run ends
@@ -110,7 +110,7 @@ def read_attached(path: Path, name: str) -> dict[str, Any] | None:
 
 
 def resumable(path: Path) -> dict[str, Any]:
-    """What `run.json` says of a run that can be gone on with.
+    """What `run.json` says of a run that can be resumed.
 
     Raises:
         RunError: where it is none, or of an earlier format.
@@ -119,7 +119,7 @@ def resumable(path: Path) -> dict[str, Any]:
     if about["format"] != FORMAT:
         raise RunError(
             f"{path} is a run of format {about['format']}, which has no checksums, and this release goes on "
-            f"with format {FORMAT}: finish it with the release it was started with, or begin anew"
+            f"with format {FORMAT}: finish it with the release it was started with, or start over"
         )
     return about
 

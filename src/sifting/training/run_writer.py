@@ -52,7 +52,7 @@ class RunFolder:
     [{'kind': 'train', 'step': 1, 'loss': 2.0}]
 
     Args:
-        path: the folder; use `create` for a new one and `reopen` to go on with one.
+        path: the folder; use `create` for a new one and `reopen` to continue with one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -111,11 +111,11 @@ class RunFolder:
     def reopen(
         cls, path: Path, *, config: Mapping[str, Any], found: Found, free: Collection[str] = ()
     ) -> RunFolder:
-        """Go on with a run from a checkpoint: what was logged after it is forgotten.
+        """Continue with a run from a checkpoint: what was logged after it is forgotten.
 
         Args:
             config: the settings, which must be those it was started with.
-            found: the checkpoint, or none to go on from the beginning.
+            found: the checkpoint, or none to continue from the beginning.
             free: settings that may be others than it was started with.
         """
         about = resumable(path)

@@ -179,7 +179,7 @@ def _matched(verdict: Verdict, best: ArmVerdict, control: ArmVerdict) -> Prose:
 OBSTACLES = {
     "control": "not measurably of random-keep",
     "correction": "not after the correction for so many arms",
-    "equal seeds": "the same with every seed, which tells nothing of chance",
+    "equal seeds": "the same with every seed, which says nothing about chance",
     "unequal time": "at the end of the budget, which is not one of time",
     "failed runs": "with runs that failed",
     "no control": "without random-keep to compare with",

@@ -89,7 +89,7 @@ def notes(verdict: Verdict) -> list[Prose]:
     """What the reader should know of the metrics."""
     found = [
         "Time is reference time: each operation's calibrated cost times how often it was done, so that "
-        "no neighbour on the machine disturbs it. Evaluations are left out."
+        "other work on the machine does not disturb it. Evaluations are left out."
         if verdict.axis == "reference"
         else "Time is measured training time, evaluations left out; other work on the machine disturbs it.",
         "Intervals are 95 %, by Student's t over seeds paired with the baseline's; those of ratios are taken "
@@ -105,7 +105,7 @@ def notes(verdict: Verdict) -> list[Prose]:
         )
     if verdict.control is None:
         said.append(
-            prose("There is no random-keep arm: a gain could not be put down to selection.")
+            prose("There is no random-keep arm: a gain could not be attributed to selection.")
         )
     left = [arm for arm in verdict.arms if arm.finished < arm.runs]
     if left:

@@ -1,4 +1,4 @@
-"""A run that saves itself, and goes on from its last checkpoint with as many ranks as there are.
+"""A run that saves itself, and continues from its last checkpoint with as many ranks as there are.
 
     resuming.py FOLDER … [--shard NUMBER] [--lively] [--die-at STEP] [--die-in-the-end]
 

@@ -96,7 +96,7 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(cut: Any) -> None:
     deep = cut(encoded(Image.fromarray(gray)), 8)
     shallow = cut(encoded(Image.fromarray((gray >> 8).astype(np.uint8))), 8)
     assert torch.equal(deep, shallow)
-    with pytest.raises(ValueError, match="its pixels are fractions, of a scale that is not known"):
+    with pytest.raises(ValueError, match="its pixels are fractions of an unknown scale"):
         cut(encoded(Image.fromarray(gray.astype(np.float32)), "TIFF"), 8)
 
 

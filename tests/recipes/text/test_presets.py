@@ -20,7 +20,7 @@ def test_a_preset_is_the_shared_size_and_what_the_recipe_has_otherwise() -> None
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"hidden": 65}, "hidden=65 is no multiple of heads=2"),
+        ({"hidden": 65}, "hidden=65 is not a multiple of heads=2"),
         ({"layers": 0}, "layers=0"),
         ({"dev_share": 0.0}, "dev_share=0.0 is not a share"),
         ({"dropout": 1.0}, "dropout=1.0 is not a share"),

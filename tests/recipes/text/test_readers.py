@@ -89,7 +89,10 @@ def strange(folder: Path) -> Path:
     ("make", "message"),
     [
         (lambda p: p, r"the folder .* has no \.parquet, \.jsonl"),
-        (lambda p: p / "missing", r"is no file or folder here, and as a dataset of the Hub"),
+        (
+            lambda p: p / "missing",
+            r"is not a file or folder here, and cannot be read as a dataset of the Hub",
+        ),
         (undecodable, r"a\.txt is not UTF-8: byte 5 is 0xff"),
         (undecodable_lines, r"a\.jsonl is not UTF-8: byte 26 is 0xe9"),
         (no_json, r"a\.jsonl, line 2, is not JSON"),

@@ -34,7 +34,7 @@ class CifarConfig(TaskConfig):
     """Settings of a run."""
 
     augment: bool = True
-    """Whether images are flipped and shifted anew each time."""
+    """Whether images are flipped and shifted again each time."""
     width: int = 24
     """Channels of the first stage; each further one has twice as many."""
 

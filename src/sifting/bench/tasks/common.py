@@ -122,7 +122,7 @@ def make_problem(
         model: to train.
         exit: where the arms called "sift" score.
         parameters: of the optimizer, in groups where they have learning rates of their own.
-        losses: of a batch, one a sample; their mean is trained.
+        losses: of a batch, one per sample; their mean is trained.
         measure: metrics of the model on some samples.
         more: further fields of `Problem`.
     """

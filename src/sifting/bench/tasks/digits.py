@@ -1,4 +1,4 @@
-"""Handwritten digits of 8×8 pixels and four hidden layers: seconds a run.
+"""Handwritten digits of 8×8 pixels and four hidden layers: seconds per run.
 
 Shapes: B images.
 """

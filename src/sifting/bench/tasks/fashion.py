@@ -37,7 +37,7 @@ class FashionConfig(TaskConfig):
     """Settings of a run."""
 
     random_labels: float = 0.0
-    """Share of the training set's labels that are drawn anew, uniformly."""
+    """Share of the training set's labels that are replaced at random, uniformly."""
     tail: float = 1.0
     """How many times as often the commonest class comes as the rarest."""
     copies: int = 1
@@ -91,7 +91,7 @@ def _digits() -> tuple[TaskRows, TaskRows]:
 
 
 def with_random_labels(labels_N: Tensor, share: float) -> Tensor:
-    """The labels, a share of them drawn anew.
+    """The labels, a share of them replaced at random.
 
     >>> changed = with_random_labels(torch.zeros(1000).to(torch.uint8), 0.5)
     >>> 400 < int((changed != 0).sum()) < 500

@@ -25,7 +25,7 @@ class TaskRows(Dataset[Any]):
     (tensor([4., 1.]), tensor([4, 1]))
 
     Args:
-        tensors_N: with one row a sample.
+        tensors_N: with one row per sample.
         ready: from the rows of a batch to what is trained, e.g. bytes to floats.
     """
 

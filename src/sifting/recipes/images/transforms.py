@@ -63,9 +63,7 @@ def _rgb(image: Any) -> Any:
 
     ImageOps.exif_transpose(image, in_place=True)  # as cameras mean it, and as `datasets` decodes
     if image.mode == "F":
-        raise ValueError(
-            "its pixels are fractions, of a scale that is not known: save it with 8 bits"
-        )
+        raise ValueError("its pixels are fractions of an unknown scale: save it with 8 bits")
     if image.mode == "I" or image.mode.startswith("I;16"):
         values_HW = np.asarray(image).astype(np.int64)
         image = Image.fromarray((values_HW >> 8).clip(0, 255).astype(np.uint8))

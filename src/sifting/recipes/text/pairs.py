@@ -4,7 +4,7 @@ A document is cut into chunks of whole sentences that fill a sequence. A pair sp
 random: its first sentences, then either the rest of it or, half of the time, sentences of another
 document. Of a document with one sentence there is no next one to predict, so that it gives no
 pair of its own; it may stand as the other document of one. Where a chunk's rest is replaced, it
-is not used in that pass (BERT's own script starts the next chunk with it); each pass splits anew.
+is not used in that pass (BERT's own script starts the next chunk with it); each pass splits again.
 Shapes: B pairs, L tokens of a sequence, N chunks.
 """
 

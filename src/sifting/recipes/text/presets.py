@@ -71,7 +71,7 @@ class TextConfig(RunConfig):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: give at least 1")
         if self.hidden % self.heads:
-            raise ValueError(f"hidden={self.hidden} is no multiple of heads={self.heads}")
+            raise ValueError(f"hidden={self.hidden} is not a multiple of heads={self.heads}")
         for name in ("dev_share", "lr_warmup", "dropout"):
             low = name == "dev_share"
             if not (0 < getattr(self, name) < 1 if low else 0 <= getattr(self, name) < 1):

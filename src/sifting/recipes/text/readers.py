@@ -22,7 +22,7 @@ class TextPart:
     Attributes:
         name: for messages.
         fingerprint: of its content and of how it is read.
-        size: bytes of text, estimated; None where it cannot be told.
+        size: bytes of text, estimated; None where it cannot be determined.
         read: gives its documents in order.
     """
 
@@ -163,7 +163,7 @@ def dataset_part(source: str, column: str | None, streaming: bool) -> TextPart:
         loaded: Any = datasets.load_dataset(name, config or None, streaming=streaming)
     except Exception as error:
         raise DataError(
-            f"{source!r} is no file or folder here, and as a dataset of the Hub it cannot be read: {error}"
+            f"{source!r} is not a file or folder here, and cannot be read as a dataset of the Hub: {error}"
         ) from error
     split = "train" if "train" in loaded else next(iter(loaded))
     rows = loaded[split]

@@ -7,7 +7,7 @@
       hashes.npy       64 bits of each document's content, which decide what is held out
       report.json      counts, and the checksums of the others
 
-While it is made, finished shards are in `KEY.part`; an interrupted run goes on after the last one.
+While it is made, finished shards are in `KEY.part`; an interrupted run continues after the last one.
 Shapes: T tokens, S sentences, D documents.
 """
 
@@ -66,7 +66,7 @@ class TokenizedText:
         return len(self.hashes_D)
 
     def __reduce__(self) -> Any:
-        # workers that are started anew open the files again instead of being sent them
+        # restarted workers open the files again instead of being sent them
         if self.path is not None:
             return open_tokens, (self.path,)
         return TokenizedText, tuple(getattr(self, name) for name in self.__dataclass_fields__)
@@ -137,8 +137,8 @@ def tokenise(
                 _drop_shards(path)
             except OSError as error:
                 raise DataError(
-                    f"tokenising {corpus.name} into {part} failed: {error}. What is done is kept: make room, "
-                    "and start again, or set SIFT_CACHE to another disk"
+                    f"tokenising {corpus.name} into {part} failed: {error}. What is done is kept: free some "
+                    "space and start again, or set SIFT_CACHE to another disk"
                 ) from error
     return open_tokens(path)
 
