@@ -309,7 +309,7 @@ class Sifter:
         """What sifting cost, what it kept and how well it chose.
 
         Args:
-            reduce: over all ranks, which must all ask, or those that do wait in vain.
+            reduce: over all ranks, which must all call it: those that do wait for the others.
         """
         stats = replace(self.meter.stats(), economy=str(self._scorer.economy))
         if self.pilot is not None:

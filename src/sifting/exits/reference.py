@@ -1,6 +1,6 @@
 """What of a loss cannot be learned away: the loss of a reference, which is taken off the exit's.
 
-A sample with a wrong label, or text that nobody could predict, has a high loss for ever. Its loss
+A sample with a wrong label, or text that nobody could predict, has a high loss forever. Its loss
 beside that of a reference tells it apart: what a reference finds hard as well is hard, and not
 useful (RHO-LOSS, Mindermann et al., 2022; JEST, Evans et al., 2024; Rho-1, Lin et al., 2024).
 

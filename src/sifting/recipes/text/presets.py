@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from sifting.recipes.text.vocabulary import TRAIN
 from sifting.training.config import RunConfig
 
-# The BookCorpus of the paper is not given out any more; this is its open successor, book by book.
+# The BookCorpus of the paper is no longer distributed; this is its open successor, book by book.
 BOOKS_AND_WIKIPEDIA = "lucadiliello/bookcorpusopen + wikimedia/wikipedia:20231101.en"
 SIMPLE_WIKIPEDIA = "wikimedia/wikipedia:20231101.simple"
 
