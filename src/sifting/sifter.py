@@ -60,8 +60,8 @@ class Sifter:
 
     Here 16 candidates were scored for each step, and 8 of them trained.
 
-    `Sifter(model)` is the autopilot: everything is trained until what it measures says that a
-    part would do as well, and again where it does not any more; `trial=` tells it more. The
+    `Sifter(model)` is the autopilot: everything is trained until its measurements say that a part
+    would do as well, and again once they no longer do; `trial=` gives it more to go by. The
     paper's setting is `exit=1, score="loss"` (or "entropy"), `keep=0.5`.
 
     Args:
@@ -79,7 +79,7 @@ class Sifter:
             "hardest" (the mean of the highest tenth), an object such as `HardestTokens(0.2)`, or a
             function `(scores, mask) -> scores`. So is its loss.
         budget: what `keep` is a share of: "samples", or "tokens", by which a document costs its
-            length and is chosen by what it is worth for that; or a function `(batch) -> costs`.
+            length and is chosen by its worth per token; or a function `(batch) -> costs`.
         policy: "top", "random", "percentile" or "proportional", an object such as
             `Percentile(beta=2)`, or a function `(scores, count, generator) -> indices`.
         trim: share of the candidates with the most extreme scores, as suspected label noise,
@@ -95,20 +95,19 @@ class Sifter:
             it (diffusion, detection, sample weights). A contrastive loss is that within the batch.
         forward: `forward(model, batch) -> logits`, where the model is called in its own way.
         labels: `labels(batch) -> labels`, where the batch keeps them in its own place.
-        ids: key or position, in a batch, of the samples' numbers in the data set, or a function of
-            the batch; for exits with memory. The sifter calls the model without them; so should
-            your step.
-        batch_size: how many samples a batch holds, where it cannot be determined: the number of candidates
-            in the first, the key of the member that has one entry per sample, or a function of it.
+        ids: key or position, in a batch, of the samples' IDs, or a function of the batch; for exits
+            with memory. The sifter calls the model without them; so should your step.
+        batch_size: how many samples a batch holds, where that cannot be determined: the number of
+            candidates in the first one, the key of the member that has one entry per sample, or a function of it.
         take: `take(batch, indices) -> batch`, where a batch cannot be divided member by member.
         stack: dotted path of the list of blocks, where it cannot be determined.
         score_batch_size: candidates scored at a time; all at once by default.
         rows: how many labelled positions of each sequence are scored, redrawn each time; or
             "labelled": all, and the exit's block only there, which gives the same scores but for rounding.
-        view: what is scored of each sample: the first so many positions of a sequence, (first, end) of
-            them, an image whose shorter side has so many pixels, or `view(batch) -> batch`.
-        precision: "bf16" to score in it, "auto" to do so if it is measured to be faster here; by
-            default that of your training step.
+        view: what is scored of each sample: how many positions from the start of a sequence, a range
+            (first, end) of them, how many pixels of an image's shorter side, or `view(batch) -> batch`.
+        precision: "bf16", or "auto" to score in bf16 if it is measured to be faster here; by default
+            the precision of your training step.
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
         audit_every: selections between two audits of the choice against exact losses; 0 for
             none. By default as many as make audits cost 1 % of training.

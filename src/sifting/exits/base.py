@@ -56,7 +56,7 @@ class TrainedBatch:
 class Exit(ABC):
     """Scores candidates at some depth of a model.
 
-    What the library wants to know of an exit is said here, and nowhere asked in another way.
+    Everything that the library asks of an exit is in this class.
     """
 
     runs = True  # whether it runs the model to score
@@ -187,7 +187,7 @@ class Exit(ABC):
         """Take note that a training step is over: on all ranks alike, so that they may talk."""
 
     def rehearse(self) -> None:  # noqa: B027
-        """Be as in most of a run from now on, not as at its start: what it takes is to be timed."""
+        """Behave as in most of a run from now on, not as at its start: its cost is about to be timed."""
 
     def missed(self) -> None:  # noqa: B027
         """Take note that a batch was trained whose losses did not arrive, where they are wanted."""

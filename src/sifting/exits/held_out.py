@@ -41,9 +41,9 @@ class HeldOutReference(Reference):
     >>> sifter.score(batches[0]).shape
     torch.Size([8])
 
-    It has seen none of the samples that are trained, so what it gets wrong of them is hard to
-    know from others alike: a wrong label, noise. Nothing has to be computed before, and samples
-    need no IDs. It learns at the first selection: after `warmup_steps`, where features of the
+    It has seen none of the samples that are trained, so what it gets wrong cannot be
+    known from similar samples: a wrong label, noise. Nothing has to be computed beforehand, and
+    samples need no IDs. It learns at the first selection: after `warmup_steps`, where features of the
     model are looked at.
 
     Args:

@@ -46,7 +46,7 @@ class MemoryExit(Exit):
     fetched, decoded or collated. Elsewhere `Sifter(ids=…)` finds their IDs in the batch. A sample
     never trained has the highest score of all.
 
-    A loss remembered grows stale: what was easy once is never looked at again, whether or not the
+    A remembered loss grows stale: what was easy once is never looked at again, whether or not the
     model has forgotten it. So each time a sample is passed over, its score rises by `revisit`
     times the mean loss remembered, up to the highest one, until it is trained again.
 

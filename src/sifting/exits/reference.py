@@ -1,4 +1,4 @@
-"""What of a loss cannot be learned away: the loss of a reference, which is taken off the exit's.
+"""The part of a loss that cannot be learned away: that of a reference, which is taken off the exit's.
 
 A sample with a wrong label, or text that nobody could predict, has a high loss forever. Its loss
 beside that of a reference tells it apart: what a reference finds hard as well is hard, and not
@@ -94,7 +94,7 @@ class ReferenceTable(Reference):
     Args:
         losses_N: one loss for each sample.
         ids: of the samples, as strings; by default they are numbered.
-        marks_N: a checksum of each sample's labels, by which other data is told; None where labels
+        marks_N: a checksum of each sample's labels, which shows whether data is other data; None where labels
             differ from one reading to the next.
         about: what model they are of, for people.
     """
