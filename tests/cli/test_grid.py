@@ -70,3 +70,12 @@ def test_the_papers_data_sets_are_the_papers_presets(tmp_path: Path) -> None:
     assert parse(["resnet", "paper", "--out", "x", "--data", "mine"]).datasets == (
         ImageSource("mine", 32),
     )
+
+
+def test_it_runs_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert grid(tmp_path / "out") == 2
+    assert "sift grid runs in one process: start it without torchrun" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +20,7 @@ from sifting.compare.live import tell
 from sifting.compare.workload import (
     FunctionWorkload,
     RecipeWorkload,
-    find_workload,
-    import_from_here,
+    named_workload,
     parse_settings,
     seed_all,
 )
@@ -79,10 +77,7 @@ def main(argv: Sequence[str]) -> int:
 
 def parse(argv: list[str]) -> Asked:
     """What the arguments mean."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(f"{LABEL} runs in one process: start it without torchrun")
-    import_from_here()
-    workload = find_workload(argv[0])
+    workload = named_workload(argv[0], command=LABEL)
     preset, options = parse_preset(
         workload.presets,
         argv[1:],

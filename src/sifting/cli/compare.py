@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -13,7 +12,7 @@ from rich.console import Console
 from sifting.cli.parsing import SharedOptions, parse_preset, refuse, run_many
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.live import tell
-from sifting.compare.workload import FunctionWorkload, find_workload, import_from_here
+from sifting.compare.workload import FunctionWorkload, named_workload
 from sifting.training.recipe import RECIPES
 from sifting.verdict.terminal import show
 
@@ -57,10 +56,7 @@ def _run(words: list[str], console: Console) -> str | None:
 
 def parse(argv: list[str]) -> Comparison:
     """The comparison that some arguments mean."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("sift compare runs in one process: start it without torchrun")
-    import_from_here()
-    workload = find_workload(argv[0])
+    workload = named_workload(argv[0], command=LABEL)
     preset, options = parse_preset(
         workload.presets,
         argv[1:],

@@ -14,7 +14,7 @@ from sifting.compare.grid import Grid, ImageSource, run_grid
 from sifting.compare.harness import arm_configs
 from sifting.compare.live import tell
 from sifting.compare.tables import NOTE
-from sifting.compare.workload import RecipeWorkload, find_workload, import_from_here
+from sifting.compare.workload import RecipeWorkload, named_workload
 
 C = TypeVar("C")
 LABEL = "sift grid"
@@ -54,8 +54,7 @@ def parse(argv: list[str]) -> Grid:
     """The grid that some arguments mean."""
     if argv[0] not in RECIPES:
         raise ValueError(f"there is no grid for {argv[0]!r}; usage: {USAGE}")
-    import_from_here()  # arms may be the user's own
-    workload = find_workload(argv[0])
+    workload = named_workload(argv[0], command=LABEL)  # arms may be the user's own
     assert isinstance(workload, RecipeWorkload)
     preset, options = parse_preset(
         workload.presets,

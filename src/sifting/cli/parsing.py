@@ -131,7 +131,7 @@ def refuse(config: RunConfig, base: RunConfig, instead: Mapping[str, str]) -> No
     for name, other in instead.items():
         if getattr(config, name) != getattr(base, name):
             raise ValueError(
-                f"--{name.replace('_', '-')} is an option of single runs; here use {other}"
+                f"--{name.replace('_', '-')} is for single runs: here it is {other}"
             )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from torch import nn
 
 from sifting.cli.parsing import check_out_file, parse_preset, refuse, run_many
 from sifting.compare.live import tell
-from sifting.compare.workload import find_workload, import_from_here, parse_settings, seed_all
+from sifting.compare.workload import named_workload, parse_settings, seed_all
 from sifting.reference import reference_losses
 from sifting.training.recipe import RECIPES
 
@@ -47,10 +46,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _run(words: list[str], console: Console) -> str | None:
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError(f"{LABEL} runs in one process: start it without torchrun")
-    import_from_here()
-    workload = find_workload(words[0])
+    workload = named_workload(words[0], command=LABEL)
     preset, options = parse_preset(
         workload.presets,
         words[1:],

@@ -171,6 +171,19 @@ def find_workload(name: str) -> RecipeWorkload | FunctionWorkload:
     return FunctionWorkload(name, found)
 
 
+def named_workload(name: str, *, command: str) -> RecipeWorkload | FunctionWorkload:
+    """What a command is given to train, which may be in the current folder.
+
+    Args:
+        name: see `find_workload`.
+        command: of one process, for a message to those who start it under torchrun.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError(f"{command} runs in one process: start it without torchrun")
+    import_from_here()
+    return find_workload(name)
+
+
 def import_from_here() -> None:
     """Let modules of the current directory be imported, as under `python -m`."""
     if os.getcwd() not in sys.path and "" not in sys.path:
