@@ -130,9 +130,7 @@ def refuse(config: RunConfig, base: RunConfig, instead: Mapping[str, str]) -> No
     """Raise where an option of single runs was given, and say what stands for it here."""
     for name, other in instead.items():
         if getattr(config, name) != getattr(base, name):
-            raise ValueError(
-                f"--{name.replace('_', '-')} is for single runs: here it is {other}"
-            )
+            raise ValueError(f"--{name.replace('_', '-')} is for single runs: here it is {other}")
 
 
 def check_out_file(path: Path) -> None:
