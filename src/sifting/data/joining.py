@@ -96,7 +96,7 @@ def _check_carried(rests: Sequence[Any], path: str = "") -> None:
             shown = [str(tuple(one.shape)) if is_array(one) else repr(one) for one in rests]
             raise ValueError(
                 f"batches that cannot be joined: batch{path} does not go by sample, and is not the same in them "
-                f"({' and '.join(dict.fromkeys(shown))}). Keep it out of the batch, let it have one entry a "
+                f"({' and '.join(dict.fromkeys(shown))}). Keep it out of the batch, let it have one entry per "
                 "sample, or pass draws='batch'"
             )
 

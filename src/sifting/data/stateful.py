@@ -198,7 +198,7 @@ class FirstPass:
         own: where to begin; None for the beginning.
         begun: an iteration that was begun already, to continue with.
         again: whether the order is drawn again as it was the first time: then one that cannot be
-            told is passed over up to the place, and not drawn once more, as torchdata would.
+            determined is passed over up to the place, and not drawn once more, as torchdata would.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ def check_count(samples: Samples, batch: Any, count: int) -> None:
         return
     if samples.documents(batch) is not None:
         raise ValueError(
-            f"the batch is packed, {size} documents in {count} rows, and what is scored has one value a "
+            f"the batch is packed, {size} documents in {count} rows, and what is scored has one value per "
             "row: leave loss_fn= and score= to the library where the model trains cross-entropy, or pass "
             "losses=lambda model, batch: … that returns one loss per document"
         )

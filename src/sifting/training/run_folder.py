@@ -118,7 +118,7 @@ def resumable(path: Path) -> dict[str, Any]:
     about = _about(path)
     if about["format"] != FORMAT:
         raise RunError(
-            f"{path} is a run of format {about['format']}, which has no checksums, and this release goes on "
+            f"{path} is a run of format {about['format']}, which has no checksums, and this release continues "
             f"with format {FORMAT}: finish it with the release it was started with, or start over"
         )
     return about
