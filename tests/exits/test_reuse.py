@@ -53,7 +53,7 @@ def test_where_it_cannot_be_it_says_so_once_and_training_is_as_without() -> None
 
 
 def test_an_exit_that_is_no_block_has_nothing_to_hand_on() -> None:
-    with pytest.warns(SiftingWarning, match="is not a block of a stack"):
+    with pytest.warns(SiftingWarning, match="is not at one module of the model"):
         assert ran(frozen(), exit="input") == [1, 1, 1]
 
 
