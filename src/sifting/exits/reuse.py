@@ -86,7 +86,8 @@ class Reuse:
             assert self._last is not None
             return self._last[1]
         self._last = None
-        self._say(why)
+        if self.scorer.exit.settled:
+            self._say(why)
         return batch
 
     def handed(self, kept: Any, indices_K: Tensor, size: int) -> PrefixStates | None:

@@ -70,7 +70,7 @@ class Cut(ABC):
 
             return leave
 
-        handles = [_held(member).register_forward_hook(note(member)) for member in self._left_out]
+        handles = [held(member).register_forward_hook(note(member)) for member in self._left_out]
         streams = RandomState.now()
         try:
             whole = run()
@@ -81,7 +81,7 @@ class Cut(ABC):
         for member in self._left_out:
             tensors = list(tensors_in(outputs.get(member)))
             if len(tensors) != 1 or not tensors[0].is_floating_point() or tensors[0].is_nested:
-                return f"{_held(member)._get_name()} before it puts out more than one tensor of real numbers"
+                return f"{held(member)._get_name()} before it puts out more than one tensor of real numbers"
         streams.restore()
         with self.begun(outputs[self._left_out[-1]]):
             begun = run()
@@ -121,7 +121,7 @@ class Beginning:
     def __init__(self, members: list[Member], outputs: Mapping[Member, Any], output: Any) -> None:
         self._outputs, self._output = outputs, output
         self._reached = self._over = False
-        self._held = [(member, _held(member)) for member in members]
+        self._held = [(member, held(member)) for member in members]
         for member, module in self._held:
             container, name = member
             act = self._here if member == members[-1] else partial(self._earlier, member)
@@ -306,7 +306,13 @@ def trained_through(states: Sequence[Tensor], ran: Iterable[nn.Module], model: n
     return any(id(state) in own and state.requires_grad for state in states)
 
 
-def _held(member: Member) -> nn.Module:
+def held(member: Member) -> nn.Module:
+    """The module of a container that has this name.
+
+    >>> model = nn.Sequential(nn.ReLU())
+    >>> held((model, "0")) is model[0]
+    True
+    """
     container, name = member
     found = container._modules[name]
     assert found is not None
