@@ -112,9 +112,7 @@ def test_choices_are_those_of_the_modules_and_blocks_are_compiled_once(
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_later_steps_compile_nothing_more(
-    autocast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_later_steps_compile_nothing_more(autocast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch, faster=True)
     compiler, counts = Compiler(), []
     sifter = make(compiler)
@@ -143,11 +141,13 @@ def test_modules_up_to_another_place_are_compiled_too(monkeypatch: pytest.Monkey
         torch.manual_seed(3)
         net: Any = Stages()
         options: dict[str, Any] = {"exit": TunedExit("wide"), "keep": 0.5, "audit_every": 0}
-        sifter = Sifter(net if compiler is None else torch.compile(net, backend=compiler), **options)
+        sifter = Sifter(
+            net if compiler is None else torch.compile(net, backend=compiler), **options
+        )
         found.append(train(sifter))
         if compiler is not None:
             assert sifter._scorer.graphs.on is True
-            assert {m for m in sifter._scorer.graphs._made} == {net.stem, net.wide}
+            assert set(sifter._scorer.graphs._made) == {net.stem, net.wide}
             assert compiler.scoring == 2
     assert found[0] == found[1]
 

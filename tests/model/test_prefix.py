@@ -259,7 +259,10 @@ def normed() -> Net:
             lambda: make_net(dropout=0.3),
             r"first 2 blocks of 'blocks' draw random numbers .*\(dropout\)",
         ),
-        (lambda: make_net(frozen=1), "parameters in the first 2 blocks of 'blocks', or before them, are trained"),
+        (
+            lambda: make_net(frozen=1),
+            "parameters in the first 2 blocks of 'blocks', or before them, are trained",
+        ),
     ],
 )
 def test_where_training_computes_something_else_it_says_so(net: Any, message: str) -> None:

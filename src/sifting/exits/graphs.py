@@ -2,7 +2,8 @@
 
 What the user compiled is the whole model at the size of a training batch, so scoring goes past it
 to the modules themselves. Where the clock says that it is worth it, the blocks of a stack, or the modules
-up to another place, are compiled once more, in eval mode, without gradients, by the same compiler and its settings.
+up to another place, are compiled once more, in eval mode, without gradients, by the same compiler and its
+settings.
 """
 
 from __future__ import annotations

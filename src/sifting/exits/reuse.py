@@ -55,7 +55,7 @@ class Reuse:
 
     def _found(self, batch: Any) -> Prefix | None:
         exit, model = self.scorer.exit, self.scorer.model
-        place = exit.block or (getattr(exit, "place", None),)
+        place: tuple[Any, ...] = exit.block or (getattr(exit, "place", None),)
         if exit.exact:  # all of the model is run: what of it is not trained?
             place = self._frozen(batch)
         if place[0] is None:

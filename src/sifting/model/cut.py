@@ -81,7 +81,7 @@ class Cut(ABC):
         for member in self._left_out:
             tensors = list(tensors_in(outputs.get(member)))
             if len(tensors) != 1 or not tensors[0].is_floating_point() or tensors[0].is_nested:
-                return f"{held(member)._get_name()} before it puts out more than one tensor of real numbers"
+                return f"{type(held(member)).__name__} before it puts out more than one tensor of real numbers"
         streams.restore()
         with self.begun(outputs[self._left_out[-1]]):
             begun = run()
@@ -179,7 +179,9 @@ class BlockCut(Cut):
         return stopped_in(self.stack, self.k, run)
 
     def members(self, run: RunModel) -> list[Member]:
-        return [(self.stack.container, name) for block in self.stack.blocks[: self.k] for name in block]
+        return [
+            (self.stack.container, name) for block in self.stack.blocks[: self.k] for name in block
+        ]
 
     def unfit(self, run: RunModel) -> str | None:
         if self.stack.repeats > 1 or self.stack.wiring != Wiring():

@@ -237,9 +237,7 @@ class PrefixStates:
             if id(value) in self.labels and name not in wanted:
                 continue
             if isinstance(value, Tensor) and value is not wanted.get(name):
-                return (
-                    f"your forward is given another tensor as {name!r} than the batch that was handed out has"
-                )
+                return f"your forward is given another tensor as {name!r} than the batch that was handed out has"
             if name not in wanted or (not isinstance(value, Tensor) and wanted[name] != value):
                 shown = repr(wanted[name]) if name in wanted else "nothing"
                 return f"your forward is given {name}={value!r}, where candidates are scored with {shown}"
