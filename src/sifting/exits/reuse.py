@@ -113,6 +113,11 @@ class Reuse:
         self._before = found
         return found
 
+    def give_up(self, why: str) -> None:
+        """Take note that what was scored is not handed on, and why."""
+        self._last = None
+        self._say(why)
+
     def _say(self, why: str) -> None:
         if not self._said:
             warn_user(f"reuse=True has no effect: {why}. Training is as without it")
