@@ -158,7 +158,9 @@ class Chooser:
         """Choose what a budget pays for; ranks that choose together divide it evenly."""
         size, together = len(scores_B), self.together
         if self.scorer.reuse is not None:
-            self.scorer.reuse.give_up("it does not go with budget=, which takes padding off the kept")
+            self.scorer.reuse.give_up(
+                "it does not go with budget=, which takes padding off the kept"
+            )
         costs_B = budget.costs(batch, size)
         sizes: tuple[int, ...] = (size,)
         if rule.policy.scored:

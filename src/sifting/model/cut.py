@@ -98,18 +98,18 @@ class Cut(ABC):
         Args:
             output: of the module at this place.
         """
-        beginning = Beginning(self._left_out, self._outputs, output)
+        beginning = BegunForward(self._left_out, self._outputs, output)
         try:
             yield
         finally:
             beginning.end()
 
-    def begin(self, output: Any) -> Beginning:
+    def begin(self, output: Any) -> BegunForward:
         """The same, until it is told to end."""
-        return Beginning(self._left_out, self._outputs, output)
+        return BegunForward(self._left_out, self._outputs, output)
 
 
-class Beginning:
+class BegunForward:
     """Stand-ins for what a forward leaves out; they are in their places until `end`.
 
     Args:

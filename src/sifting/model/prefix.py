@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sifting.model.call import Call, parameters
-from sifting.model.cut import Beginning, Cut, noting, trained_through
+from sifting.model.cut import BegunForward, Cut, noting, trained_through
 from sifting.model.no_trace import buffers_of, no_trace, put_buffers_back, repacks_itself
 from sifting.model.values import first_tensor, tensors_in, with_first_tensor
 from sifting.rng import StreamWatch
@@ -212,7 +212,7 @@ class PrefixStates:
         self.parameters = _versions(prefix.model)
         self.versions = [v._version for v in (hidden, *_tensors(wanted))]
         self.missed: str | None = None  # why the last training forward did not begin with them
-        self._begun: Beginning | None = None
+        self._begun: BegunForward | None = None
 
     @contextmanager
     def offered(self) -> Iterator[None]:
