@@ -40,4 +40,8 @@ def select(sifter: Sifter, batch: Any) -> Selection:
     counts["tokens_trained"] += tokens_in(step.selection.batch)
     counts["steps"] += 1
     sifter.observer.hand_out(step, step.selection.batch)
+    if step.handed is not None and sifter._scorer.reuse is not None:
+        sifter._scorer.reuse.give_up(
+            "what select() gives is trained outside a loop over sifter(loader)"
+        )
     return step.selection

@@ -14,9 +14,11 @@ from tests.helpers.shapes import BERT, bert, bert_batch
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
 def test_update_bytes_count_what_autograd_keeps_of_a_block(dropout):
-    def kept(layers: int) -> int:
+    def kept(layers: int, frozen: int = 0) -> int:
         shape = replace(BERT, layers=layers)
         model = bert(shape, dropout=dropout, attention="sdpa").train()
+        for part in (model.bert.embeddings, *model.bert.encoder.layer[:frozen]):
+            part.requires_grad_(not frozen)
         own = {p.untyped_storage().data_ptr() for p in model.parameters()}
         held: dict[int, torch.Tensor] = {}
 
@@ -32,6 +34,9 @@ def test_update_bytes_count_what_autograd_keeps_of_a_block(dropout):
 
     estimate = [update_bytes(replace(BERT, layers=n), 4, dropout=dropout > 0) for n in (3, 4)]
     assert estimate[1] - estimate[0] == pytest.approx(kept(4) - kept(3), rel=0.02)
+    two, one = (update_bytes(BERT, 4, dropout=dropout > 0, frozen=n) for n in (2, 1))
+    layers = BERT.layers
+    assert one - two == pytest.approx(kept(layers, 1) - kept(layers, 2), rel=0.02)
 
 
 def test_chunk_is_the_one_in_use():

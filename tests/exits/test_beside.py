@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from sifting import AdditiveExit, MemoryExit, Sifter
 from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit
+from sifting.exits.turns import ThreadTurn
 from sifting.rng import RandomState
 from tests.helpers.loaders import KINDS, Counted, make_loader, seed_everything, streams
 from tests.helpers.models import Net
@@ -424,6 +425,24 @@ def test_a_step_waits_for_what_is_read_and_not_for_its_scores(
         optimizer.step()  # while the thread is still at it
         late.set()
         if step == 4:
+            break
+
+
+def test_each_optimizer_of_a_step_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may work in streams of their own, each of which has to be held."""
+    net, held = make_net(), []
+    hold = ThreadTurn.hold
+    monkeypatch.setattr(ThreadTurn, "hold", lambda self: (held.append(self), hold(self)))
+    sifter = Sifter(net, ahead=1, audit_every=0, **EXITS["block"])
+    parts = [net.embed, net.blocks, net.head]
+    optimizers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in parts]
+    for step, (x, y) in enumerate(sifter(make_loader_of("samples"))):
+        F.cross_entropy(net(x), y).backward()
+        held.clear()
+        for optimizer in optimizers:
+            optimizer.step()
+        assert len(held) == (3 if step > 0 else 0)
+        if step == 3:
             break
 
 

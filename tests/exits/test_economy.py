@@ -12,6 +12,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import MemoryExit, Sifter
 from sifting.exits.economy import Economy
+from sifting.model.call import Call
+from sifting.model.parts import Part
+from sifting.model.plan import Plan
 from tests.helpers.models import SMALL, Net, token_batch
 
 
@@ -150,6 +153,24 @@ class TestView:
         (found,) = sifter._scorer.examine(batch, early=True) or ()
         assert torch.equal(found[0], exact)
         assert not torch.equal(found[2], exact)
+
+    def test_a_function_is_asked_once_where_a_batch_is_moved(self) -> None:
+        """What it shows may be another part each time: labels are looked up in what is scored."""
+        batch = token_batch(4, length=12)
+        host = {name: value.clone() for name, value in batch.items()}
+        asked: list[int] = []
+
+        def window(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+            asked.append(len(asked))
+            return {name: value[:, asked[-1] :][:, :6] for name, value in batch.items()}
+
+        call, part = Call(), Part("logits", "labels", "classes")
+        plan = Plan(call, (part,), shapes={"logits": (12, 150)})
+        chosen, seen = Economy(view=window).placed(plan, call, batch, host)
+        assert asked == [0]
+        assert torch.equal(seen["labels"], batch["labels"][:, :6])
+        labelled = batch["labels"][:, :6] >= 0
+        assert torch.equal(chosen.places[part].b_N, labelled.nonzero()[:, 0])
 
     def test_a_model_that_does_not_run_on_it_is_named_before_training(self) -> None:
         model = nn.Sequential(

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import Sifter
+from sifting import Sifter, TunedExit
+from sifting.exits.block import BlockExit
 from sifting.exits.graphs import Graphs
 from tests.helpers.models import Net
 
@@ -68,7 +69,7 @@ def make(backend: Any, **options: Any) -> Sifter:
     return Sifter(net, **{"exit": 2, "score": "loss", "keep": 0.5, "audit_every": 3, **options})
 
 
-def train(sifter: Sifter, steps: int = 7) -> list[Any]:
+def train(sifter: Sifter, steps: int = 7, *, autocast: bool = False) -> list[Any]:
     """What each step trained, and its loss, without dropout: a graph draws numbers of its own."""
     generator = torch.Generator().manual_seed(1)
     data = TensorDataset(
@@ -79,7 +80,8 @@ def train(sifter: Sifter, steps: int = 7) -> list[Any]:
     torch.manual_seed(0)
     sifter.model.eval()
     for x, y in sifter(DataLoader(data, 8, shuffle=True)):
-        loss = F.cross_entropy(sifter.model(x), y)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = F.cross_entropy(sifter.model(x), y)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -99,24 +101,71 @@ def test_choices_are_those_of_the_modules_and_blocks_are_compiled_once(
     sifter = make(compiler, **options)
     assert sifter._scorer.graphs.on is None
     first = train(sifter, steps=1)
-    made = compiler.scoring
-    assert made >= 1
-    assert sifter._scorer.graphs.on is True
+    assert compiler.scoring == 0  # nothing was trained yet, so its autocast is not known
+    assert first == want[:1]
     sifter = make(compiler, **options)
     assert train(sifter) == want
-    assert first == want[:1]
+    assert compiler.scoring >= 1
+    assert sifter._scorer.graphs.on is True
     net = sifter._scorer.model
     assert not any("forward" in module.__dict__ for module in net.modules())
 
 
-def test_later_steps_compile_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("autocast", [False, True])
+def test_later_steps_compile_nothing_more(autocast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch, faster=True)
     compiler, counts = Compiler(), []
     sifter = make(compiler)
     for steps in (2, 6):
-        train(sifter, steps)
+        train(sifter, steps, autocast=autocast)
         counts.append(compiler.scoring)
-    assert counts[0] == counts[1] >= 1
+    assert counts[0] == counts[1] == 1  # both blocks are one graph: they are of one shape
+
+
+class Stages(nn.Module):
+    """No stack of blocks: a place in it is a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.wide = nn.Linear(8, 12), nn.Linear(12, 24)
+        self.narrow, self.head = nn.Linear(24, 7), nn.Linear(7, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.narrow(self.wide(self.stem(x).relu()).relu()).relu())
+
+
+def test_modules_up_to_another_place_are_compiled_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch, faster=True)
+    found = []
+    for compiler in (None, Compiler()):
+        torch.manual_seed(3)
+        net: Any = Stages()
+        options: dict[str, Any] = {"exit": TunedExit("wide"), "keep": 0.5, "audit_every": 0}
+        sifter = Sifter(
+            net if compiler is None else torch.compile(net, backend=compiler), **options
+        )
+        found.append(train(sifter))
+        if compiler is not None:
+            assert sifter._scorer.graphs.on is True
+            assert set(sifter._scorer.graphs._made) == {net.stem, net.wide}
+            assert compiler.scoring == 2
+    assert found[0] == found[1]
+
+
+def test_the_way_that_was_found_best_is_compiled_once_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sifting.exits.best.FIRST", 2)
+    monkeypatch.setattr("sifting.exits.ways.EXITS", {"exit 1": lambda: BlockExit(1)})
+    monkeypatch.setattr("sifting.exits.ways._earlier", lambda *_: [])
+    Clock(monkeypatch, faster=True)
+    compiler = Compiler()
+    sifter = make(compiler, exit="auto")
+    train(sifter, 2)
+    assert compiler.scoring == 0  # while ways are compared, they are as they are
+    train(sifter, 3)
+    assert sifter._scorer.graphs.on is True
+    assert compiler.scoring == 1
 
 
 def test_a_clock_that_says_no_leaves_the_modules_to_score(
@@ -131,7 +180,7 @@ def test_a_clock_that_says_no_leaves_the_modules_to_score(
     train(sifter, 3)
     assert sifter._scorer.graphs.on is False
     assert ran[-1] is False
-    assert "take 2.00 of the time as compiled graphs of their own" in caplog.text
+    assert "takes 2.00 of the time as compiled graphs of its own" in caplog.text
 
 
 def test_a_compiler_that_fails_is_told_of_and_left_alone(

@@ -53,8 +53,20 @@ def test_where_it_cannot_be_it_says_so_once_and_training_is_as_without() -> None
 
 
 def test_an_exit_that_is_no_block_has_nothing_to_hand_on() -> None:
-    with pytest.warns(SiftingWarning, match="is not a block of a stack"):
+    with pytest.warns(SiftingWarning, match="is not at one module of the model"):
         assert ran(frozen(), exit="input") == [1, 1, 1]
+
+
+def test_outside_a_loop_and_with_a_budget_it_says_so() -> None:
+    sifter = Sifter(frozen(), exit=2, score="loss", keep=0.5, reuse=True)
+    with pytest.warns(SiftingWarning, match=r"no effect: what select\(\) gives is trained outside"):
+        sifter.select(candidates(1)[0])
+
+    def costs(batch: tuple[torch.Tensor, torch.Tensor]) -> list[int]:
+        return [1] * len(batch[1])
+
+    with pytest.warns(SiftingWarning, match="no effect: it does not go with budget="):
+        assert ran(frozen(), budget=costs) == [1, 1, 1]
 
 
 def test_asking_for_scores_hands_nothing_on() -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter, SiftingWarning, TunedExit
+from sifting.exits.scoring import Scorer
 from sifting.model.call import Call
+from sifting.model.cut import BlockCut
+from sifting.model.find import find_stack
 from sifting.model.prefix import Prefix
 from sifting.model.stack import Stack
 from tests.helpers.models import Net
@@ -92,9 +96,153 @@ def test_a_tuned_exit() -> None:
 )
 def test_other_tensors_than_were_handed_out_are_computed(change: Any) -> None:
     plain, _ = train(make_net(), change)
-    found, ran = train(make_net(), change, reuse=True)
+    why = "is given another tensor as 'x' than|is given was written to"
+    with pytest.warns(SiftingWarning, match=f"reuse=True has no effect: .*({why})"):
+        found, ran = train(make_net(), change, reuse=True)
     assert same(plain, found)
     assert ran[0] == STEPS
+
+
+def test_a_step_that_moves_its_batch_to_the_device_is_given_what_was_scored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class There(Tensor):
+        """On a pretended device."""
+
+    def to_device(x: Any) -> Any:
+        return x if isinstance(x, There) else x.clone().as_subclass(There)
+
+    plain, _ = train(make_net(), to_device)
+    monkeypatch.setattr(Scorer, "moved", lambda self, batch: tuple(map(to_device, batch)))
+    found, ran = train(make_net(), to_device, reuse=True)
+    assert same(plain, found)
+    assert ran[0] == 0
+
+
+class Decoder(nn.Module):
+    """A causal language model that keeps keys and values unless it is told not to."""
+
+    def __init__(self, *, checkpointed: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(20, 16)
+        self.blocks = nn.ModuleList(nn.Linear(16, 16) for _ in range(4))
+        self.head = nn.Linear(16, 20)
+        self.checkpointed = checkpointed
+
+    def forward(
+        self, input_ids: Tensor, labels: Tensor | None = None, use_cache: bool = True
+    ) -> dict[str, Any]:
+        hidden, cache = self.embed(input_ids), []
+        if self.checkpointed and torch.is_grad_enabled():
+            hidden = hidden.clone() if hidden.requires_grad else hidden
+            hidden.requires_grad_()  # as people do, for what is trained to be reached
+        for block in self.blocks:
+            if use_cache:
+                cache.append(hidden)
+            if self.checkpointed and self.training:
+                hidden = checkpoint(block, hidden, use_reentrant=True)
+            else:
+                hidden = block(hidden)
+        logits, found = self.head(hidden), {"cache": cache}
+        if labels is not None:
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+            return {"loss": loss, "logits": logits, **found}
+        return {"logits": logits, **found}
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_decoders_by_default_and_checkpointed(checkpointed: bool) -> None:
+    tokens = torch.randint(0, 20, (64, 6), generator=torch.Generator().manual_seed(1))
+    data = [{"input_ids": row, "labels": row} for row in tokens]
+    found: dict[bool, Any] = {}
+    for reuse in (False, True):
+        torch.manual_seed(0)
+        model = Decoder(checkpointed=checkpointed)
+        model.embed.requires_grad_(False)
+        model.blocks[:2].requires_grad_(False)
+        sifter = Sifter(model, exit=2, score="loss", keep=0.5, reuse=reuse, audit_every=0)
+        ran = [0]
+        model.blocks[1].register_forward_hook(
+            lambda *_: ran.__setitem__(0, ran[0] + (not sifter.scoring))  # noqa: B023
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses, calls = [], []
+        for batch in sifter(DataLoader(data, 8)):  # type: ignore[arg-type]
+            loss = model(**batch)["loss"]
+            calls.append(ran[0])  # of forwards alone: checkpoints run blocks again
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        assert (calls[-1] == 0) is reuse
+        found[reuse] = losses, [p.detach().clone() for p in model.parameters()]
+    assert found[True][0] == pytest.approx(found[False][0], abs=1e-6)
+    pairs = zip(found[True][1], found[False][1], strict=True)
+    assert all(torch.allclose(a, b, rtol=1e-6, atol=1e-6) for a, b in pairs)
+
+
+@pytest.mark.parametrize("where", ["block", "embedding", "model"])
+def test_what_is_trained_inside_a_checkpoint_is_seen(where: str) -> None:
+    model = Decoder(checkpointed=True)
+    model.embed.requires_grad_(False)
+    model.blocks[:2].requires_grad_(False)
+    if where == "model":  # a parameter of no module that runs before
+        model.scale = nn.Parameter(torch.ones(16))
+        model.embed.register_forward_hook(lambda module, args, output: output * model.scale)
+    else:
+        (model.blocks[1] if where == "block" else model.embed).requires_grad_(True)
+    prefix = Prefix(BlockCut(model, find_stack(model), 2), Call())
+    tokens = torch.randint(0, 20, (4, 6))
+    assert "or before them, are trained" in str(prefix.refused({"input_ids": tokens}))
+
+
+def frozen_images() -> nn.Module:
+    torch.manual_seed(3)
+    model = nn.Sequential(
+        OrderedDict(
+            stem=nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()),
+            stage=nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()),
+            flat=nn.Flatten(),
+            head=nn.Linear(8 * 16, 5),
+        )
+    )
+    return model[:2].requires_grad_(False).eval() and model
+
+
+@pytest.mark.parametrize("exit", ["stage", "last"])
+def test_frozen_backbones_of_images(exit: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(64, 1, 4, 4, generator=generator)
+    data = TensorDataset(images, torch.randint(0, 5, (64,), generator=generator))
+    found: dict[bool, Any] = {}
+    for reuse in (False, True):
+        model = frozen_images()
+        chosen: Any = exit if exit == "last" else TunedExit(exit)
+        sifter = Sifter(model, exit=chosen, score="loss", keep=0.5, reuse=reuse, audit_every=0)
+        ran: Counter[str] = Counter()
+        for name, part in model.named_children():
+            part.register_forward_hook(
+                lambda *_, name=name: ran.update([name] * (not sifter.scoring))  # type: ignore[misc]  # noqa: B023
+            )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        losses = []
+        for x, y in sifter(DataLoader(data, 8)):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        steps = len(losses)
+        left = ["flat", "head"] if exit == "stage" else ["head"]
+        assert ran == dict.fromkeys(left if reuse else ["stem", "stage", "flat", "head"], steps)
+        found[reuse] = losses
+    assert found[True] == pytest.approx(found[False], abs=1e-6)
+
+
+def test_where_everything_is_trained_the_whole_model_has_nothing_to_hand_on() -> None:
+    net = make_net(frozen=0).requires_grad_(True)
+    with pytest.warns(SiftingWarning, match="nothing of the model comes before what is trained"):
+        train(net, exit="last", reuse=True)
 
 
 def normed() -> Net:
@@ -111,7 +259,10 @@ def normed() -> Net:
             lambda: make_net(dropout=0.3),
             r"first 2 blocks of 'blocks' draw random numbers .*\(dropout\)",
         ),
-        (lambda: make_net(frozen=1), "parameters before block 3 of 'blocks' are trained"),
+        (
+            lambda: make_net(frozen=1),
+            "parameters in the first 2 blocks of 'blocks', or before them, are trained",
+        ),
     ],
 )
 def test_where_training_computes_something_else_it_says_so(net: Any, message: str) -> None:
@@ -125,7 +276,7 @@ def test_where_training_computes_something_else_it_says_so(net: Any, message: st
 def test_batch_norm_in_training_is_not_reused_and_its_statistics_stay() -> None:
     reused = normed()
     stack = Stack("blocks", reused.blocks, (("0",), ("1",)), reused)
-    prefix = Prefix(reused, stack, 2, Call())
+    prefix = Prefix(BlockCut(reused, stack, 2), Call())
     batch = (torch.randn(6, 8), torch.arange(6) % 5)
     before = {name: value.clone() for name, value in reused.state_dict().items()}
     assert "batch norm" in str(prefix.refused(batch))

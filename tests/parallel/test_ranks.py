@@ -7,10 +7,11 @@ from types import ModuleType
 
 import pytest
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 
 from sifting import Sifter
-from sifting.parallel.ranks import Share, even_count
+from sifting.parallel.ranks import Ranks, Share, even_count
 from tests.helpers.processes import run_ranks, start_ranks
 from tests.parallel.scripts import (
     ahead,
@@ -40,6 +41,25 @@ def test_on_two_ranks(script: ModuleType, checks: int) -> None:
     done = run_ranks([script.__file__])
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("passed check_") == checks
+
+
+def test_gradients_are_averaged_without_a_look_at_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, to read a number is to wait for everything that was asked for before it."""
+    ranks = Ranks.__new__(Ranks)
+    ranks.group = None
+    other = torch.tensor([30.0, 0.0, 10.0])  # gradients 3 and 0 of ten samples
+    monkeypatch.setattr(Ranks, "where", torch.device("cpu"))
+    monkeypatch.setattr(dist, "all_reduce", lambda flat, group: flat.add_(other))
+    for name in ("__float__", "__bool__", "__int__", "item", "tolist"):
+        monkeypatch.setattr(Tensor, name, lambda self: pytest.fail("it was read"))
+    own = [torch.ones(1), torch.full((1, 1), 2.0)]
+    found = [ranks.average(own, weight) for weight in (10, torch.tensor(10))]
+    other.zero_()
+    nothing = ranks.average([torch.zeros(2)], torch.tensor(0))
+    monkeypatch.undo()
+    for mean in found:
+        assert [part.tolist() for part in mean] == [[2.0], [[1.0]]]
+    assert nothing[0].tolist() == [0.0, 0.0]
 
 
 def test_choosing_together_needs_a_process_group():

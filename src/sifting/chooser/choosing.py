@@ -129,14 +129,15 @@ class Chooser:
         if together is not None:
             count = even_count(count, sizes)
         choice = rule(scores_B, count, self.generator)
-        mine, kept = slice(None), batch
+        mine, kept, reuse = slice(None), batch, self.scorer.reuse
         if together is not None:
             share = Share(together.rank, sizes, choice.indices_K)
             mine = share.mine
             if count < len(scores_B) or len(set(sizes)) > 1:
                 kept = together.exchange(batch, share, self.samples)
         elif count < len(scores_B):
-            kept = self.samples.take(batch, choice.indices_K, size=len(scores_B))
+            source = batch if reuse is None else reuse.candidates(batch)
+            kept = self.samples.take(source, choice.indices_K, size=len(scores_B))
         device = self.scorer.device
         selection = Selection(
             choice.indices_K[mine],
@@ -146,8 +147,8 @@ class Chooser:
             choice.explored_K[mine].to(device, non_blocking=True),
         )
         handed = None
-        if self.scorer.reuse is not None and together is None and count < len(scores_B):
-            handed = self.scorer.reuse.handed(kept, choice.indices_K, len(scores_B))
+        if reuse is not None and together is None and count < len(scores_B):
+            handed = reuse.handed(kept, choice.indices_K, len(scores_B))
         made = Step(len(selection.indices), selection, choice.explored, count, handed=handed)
         return made, choice
 
@@ -156,6 +157,10 @@ class Chooser:
     ) -> tuple[Step, Choice]:
         """Choose what a budget pays for; ranks that choose together divide it evenly."""
         size, together = len(scores_B), self.together
+        if self.scorer.reuse is not None:
+            self.scorer.reuse.give_up(
+                "it does not go with budget=, which takes padding off the kept"
+            )
         costs_B = budget.costs(batch, size)
         sizes: tuple[int, ...] = (size,)
         if rule.policy.scored:

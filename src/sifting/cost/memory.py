@@ -9,7 +9,7 @@ CHUNK, ROWS = 2**23, 256
 
 
 def update_bytes(
-    shape: Shape, sequences: int, *, itemsize: int = 4, dropout: bool = False
+    shape: Shape, sequences: int, *, itemsize: int = 4, dropout: bool = False, frozen: int = 0
 ) -> float:
     """Memory that an update needs at its peak, beside the weights and the optimizer's state.
 
@@ -28,6 +28,8 @@ def update_bytes(
         dropout: whether there is dropout, as torch does it on a CPU: masks of the activations'
             own type, and attention not fused, so that three maps of all pairs are kept. Without
             it attention is taken to be fused.
+        frozen: first blocks in which nothing is trained: nothing is kept for their backward, and they
+            have no gradients.
     """
     check_whole("sequences", sequences, 1)
     check_whole("itemsize", itemsize, 1)
@@ -38,8 +40,8 @@ def update_bytes(
     if dropout:
         kept += 2 * shape.hidden + 3 * shape.heads * shape.length
     around = (5 if shape.head == "mlm" else 2) * (shape.embedding or shape.hidden)
-    begin = tokens * (shape.layers * kept + around + 4 * shape.vocab)
-    end = shape.parameters + tokens * shape.vocab
+    begin = tokens * ((shape.layers - frozen) * kept + around + 4 * shape.vocab)
+    end = shape.parameters - frozen * shape.block_weights + tokens * shape.vocab
     return itemsize * float(max(begin, end))
 
 

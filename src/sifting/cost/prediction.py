@@ -130,7 +130,7 @@ def predict(
     scoring_peak = scoring_bytes(
         seen, candidates, labelled=labelled, itemsize=itemsize, copies=4 if entropy else 2
     )
-    update_peak = update_bytes(shape, batch, itemsize=itemsize)
+    update_peak = update_bytes(shape, batch, itemsize=itemsize, frozen=frozen)
     moved = moved_samples(candidates, keep, devices)
     gathered = blocks * shape.block_weights * itemsize * (devices - 1) / devices
     speed = None if tflops is None else tflops * 1e12

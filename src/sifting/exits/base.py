@@ -68,6 +68,8 @@ class Exit(ABC):
     needs_labels = (
         True  # whether it scores by logits and labels; else the losses of `losses=` are enough
     )
+    exact = False  # whether it scores by the whole model
+    settled = True  # whether it is decided where it scores; not while it compares places
     block: tuple[Stack, int] | None = None  # the stack and the number of its block, where it is one
     # gives, by ID, what score="reducible" takes off, to an exit that scores by IDs
     reference: Callable[[Sequence[Any]], Tensor] | None = None

@@ -155,11 +155,12 @@ class Beside:
     def hold(self) -> None:
         """Let nothing that is queued from here on write what is read: a device waits, not its host."""
         ahead = self.ahead
-        if ahead is None or ahead.turn is None or ahead.settled:
+        if ahead is None or ahead.turn is None:
             return
-        ahead.turn.hold()
-        ahead.settled = True
-        check_unwritten(self.scorer.model, ahead.versions)
+        ahead.turn.hold()  # each time: a second optimizer may work in another stream
+        if not ahead.settled:
+            ahead.settled = True
+            check_unwritten(self.scorer.model, ahead.versions)
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Hook of every optimizer."""

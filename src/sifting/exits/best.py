@@ -27,6 +27,7 @@ from sifting.measure.quality import quality
 from sifting.measure.stopwatch import now
 from sifting.model.parts import Score
 from sifting.model.plan import Plan
+from sifting.model.stack import Stack
 from sifting.parallel.detect import first_rank
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
@@ -79,6 +80,21 @@ class BestExit(Exit):
     def __repr__(self) -> str:
         used = self.used.name if self.used else self._was_used  # also before a state is put back
         return f"BestExit({used or 'not measured yet'})"
+
+    @property
+    def settled(self) -> bool:  # type: ignore[override]
+        return self.used is not None and not self.looking
+
+    @property
+    def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]
+        """Of the way in use, where it looks at all of a candidate."""
+        way = self.used if self.settled else None
+        return None if way is None or way.economy.rows is not None else way.exit.block
+
+    @property
+    def place(self) -> str | None:
+        way = self.used if self.settled else None
+        return None if way is None else getattr(way.exit, "place", None)
 
     def suits(self, setting: Setting) -> None:
         self._score = setting.score

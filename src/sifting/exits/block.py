@@ -56,6 +56,10 @@ class BlockExit(Exit):
     needs_labels = False
 
     @property
+    def exact(self) -> bool:  # type: ignore[override]
+        return self.at == "last"
+
+    @property
     def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]
         return None if self.stack is None or not self.k else (self.stack, self.k)
 

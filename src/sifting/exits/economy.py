@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from sifting.data.tree import leaves, to_device
 from sifting.log import say
 from sifting.measure.quality import rank_correlation
 from sifting.measure.stopwatch import now
@@ -135,10 +136,15 @@ class Economy:
         Args:
             host: the same batch where it can be looked into without waiting for a device.
         """
-        seen = self.viewed(call, batch)
         if not positional(plan):
-            return plan, seen
-        told = seen if host is batch else self.viewed(call, host)
+            return plan, self.viewed(call, batch)
+        if host is batch or self.view is None or not callable(self.view.size):
+            seen = self.viewed(call, batch)
+            told = seen if host is batch else self.viewed(call, host)
+        else:  # asked once: a function of the user's may show another part the next time
+            told = self.viewed(call, host)
+            devices = [leaf.device for leaf in leaves(batch) if isinstance(leaf, Tensor)]
+            seen = batch if told is host else to_device(told, devices[0])
         drawn = plan if self.rows is None else sampled(plan, told, self.rows, self._drawn)
         return located(drawn, told), seen
 

@@ -1,8 +1,9 @@
-"""Scoring a compiled model: the blocks up to the exit as graphs of their own, where that pays.
+"""Scoring a compiled model: what runs up to the exit as graphs of its own, where that pays.
 
 What the user compiled is the whole model at the size of a training batch, so scoring goes past it
-to the modules themselves. Where the clock says that it is worth it, the blocks that scoring runs are compiled
-once more, in eval mode, without gradients, by the same compiler and its settings.
+to the modules themselves. Where the clock says that it is worth it, the blocks of a stack, or the modules
+up to another place, are compiled once more, in eval mode, without gradients, by the same compiler and its
+settings.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from sifting.exits.base import Exit
 from sifting.log import say
 from sifting.measure.stopwatch import now
+from sifting.model.cut import ModuleCut, held
 from sifting.model.gate import with_forward
 from sifting.model.plan import Plan
 from sifting.model.values import close
@@ -30,7 +32,7 @@ FASTER = 0.95  # of the time: less of a gain is not worth another graph
 
 
 class Graphs:
-    """Compiled blocks up to an exit.
+    """Compiled modules up to an exit.
 
     >>> Graphs(torch.nn.Linear(2, 2)).on  # nothing of the model is compiled
     False
@@ -47,31 +49,49 @@ class Graphs:
         self.on: bool | None = False if found is None else None
         self._compile = found
         self._made: dict[nn.Module, Callable[..., Any]] = {}
+        self._before: dict[str, list[nn.Module]] = {}  # what runs up to a place, by its path
 
     def fit(self, exit: Exit, plan: Plan) -> bool:
-        """Whether an exit is one whose blocks can be compiled.
+        """Whether an exit is one whose modules can be compiled.
 
         With `rows=` a block's layers run on other positions each time: that is no graph.
         """
-        return exit.block is not None and plan.rows is None
+        placed = exit.block is not None or getattr(exit, "place", None) is not None
+        return exit.settled and placed and plan.rows is None
 
     def opened(self, exit: Exit, plan: Plan) -> AbstractContextManager[None]:
-        """While open, the blocks up to the exit run as graphs, where those are on."""
+        """While open, what runs up to the exit runs as graphs, where those are on."""
         if not self.on or not self.fit(exit, plan):
             return nullcontext()
         return self._opened(exit)
 
+    def seen(self, exit: Exit, model: nn.Module, run: Callable[[], Any]) -> None:
+        """Find out which modules run up to an exit that is not a block.
+
+        Args:
+            exit: that scores.
+            model: without wrappers.
+            run: puts a batch through the model.
+        """
+        path = getattr(exit, "place", None)
+        if exit.block is None and path is not None and path not in self._before:
+            cut = ModuleCut(model, path)
+            self._before[path] = [held(member) for member in cut.members(run)]
+
+    def _modules(self, exit: Exit) -> list[nn.Module]:
+        if exit.block is None:
+            return self._before.get(str(getattr(exit, "place", None)), [])
+        stack, k = exit.block
+        return [stack.module(name) for names in stack.blocks[:k] for name in names]
+
     @contextmanager
     def _opened(self, exit: Exit) -> Iterator[None]:
-        assert exit.block is not None
         assert self._compile is not None
-        stack, k = exit.block
-        with ExitStack() as blocks:
-            for names in stack.blocks[:k]:
-                for module in map(stack.module, names):
-                    if module not in self._made:
-                        self._made[module] = self._compile(module.forward)
-                    blocks.enter_context(with_forward(module, self._made[module]))
+        with ExitStack() as opened:
+            for module in self._modules(exit):
+                if module not in self._made:
+                    self._made[module] = self._compile(module.forward)
+                opened.enter_context(with_forward(module, self._made[module]))
             yield
 
     def measure(self, run: Callable[[], Tensor], device: torch.device) -> None:
@@ -104,7 +124,7 @@ class Graphs:
         self.on = ratio < FASTER
         if first_rank():
             say(
-                f"the blocks up to the exit take {ratio:.2f} of the time as compiled graphs of their own: "
+                f"what runs up to the exit takes {ratio:.2f} of the time as compiled graphs of its own: "
                 f"candidates are scored {'so' if self.on else 'by the modules as they are'}"
             )
 

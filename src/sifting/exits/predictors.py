@@ -15,8 +15,8 @@ from sifting.plain import Plain, damaged
 
 # A mean loss, and the number of samples or positions that it is the mean of.
 MeanLoss = Callable[[], tuple[Tensor, Tensor | float]]
-# The mean of all ranks' gradients by their weights, or None where all weights are 0.
-Average = Callable[[list[Tensor], float], list[Tensor] | None]
+# The mean of all ranks' gradients by their weights; zeros where all weights are 0.
+Average = Callable[[list[Tensor], Tensor | float], list[Tensor]]
 
 
 class Predictor:
@@ -92,10 +92,7 @@ class Predictor:
                 for column in zip(*(found for found, _ in lessons), strict=True)
             ]
         if average is not None:
-            averaged = average(grads, float(weight))
-            if averaged is None:
-                return
-            grads = averaged
+            grads = average(grads, weight)
         elif not isinstance(weight, Tensor) and weight == 0:
             return  # nothing was labelled
         # a broken batch must not break the exit for good; zeros instead of a branch spare a sync

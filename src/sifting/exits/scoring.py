@@ -82,6 +82,7 @@ class Scorer(Planner):
         self._busy = threading.local()
         self.beside: Beside | None = None  # scores the next candidates while a step is trained
         self.reuse: Reuse | None = None  # hands a frozen prefix's states to the training forward
+        self._passes = 0  # in which candidates were chosen from
         self.autocast = 0  # of the user's training forward, as a place in DTYPES
         self._exact = BlockExit("last")
         self.reference, self.tokens = reference, tokens
@@ -195,15 +196,21 @@ class Scorer(Planner):
             return (exit or self.exit).score(chosen, model or self.model, seen, score, learn)
 
     def _measure(self, plan: Plan, batch: Any) -> None:
-        """Once, on the first candidates: in what precision, and by graphs of our own or not?"""
+        """Once, on the first candidates: in what precision, and soon by graphs of our own or not?"""
 
         def run() -> Tensor:
             return self.scored(plan, batch, learn=False)
 
         if self.economy.low is None:
             self.economy.measure(run, self.device, ranks=self.ranks, tell=first_rank())
-        if self.graphs.on is None and self.beside is None and self.graphs.fit(self.exit, plan):
-            self.graphs.measure(run, self.device)
+        self._passes += 1
+        if self.beside is None and self.graphs.on is not False and self.graphs.fit(self.exit, plan):
+            # not the first time: what autocast is trained under is read from a training forward
+            if self.graphs.on is None and self._passes < 2:
+                return
+            self.graphs.seen(self.exit, self.model, lambda: self.call.run(self.model, batch))
+            if self.graphs.on is None:
+                self.graphs.measure(run, self.device)
 
     def _given(self, batch: Any) -> tuple[Any, bool]:
         """A batch where it is scored, and whether nothing of the model is run for it."""

@@ -1,7 +1,7 @@
 """Frozen prefixes: what scoring has computed of the kept samples, handed to the training forward.
 
-Where nothing that is trained comes before the exit (adapters on upper blocks, frozen backbones), the blocks up
-to it give a kept sample the very state in training that they gave it in scoring. Stand-ins for these blocks
+Where nothing that is trained comes before the exit (adapters on upper blocks, frozen backbones), the modules up
+to it give a kept sample the very state in training that they gave it in scoring. Stand-ins (`model/cut.py`)
 then return that state, for the length of a forward that is given the very tensors that were handed out.
 """
 
@@ -17,15 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from sifting.model.call import Call, parameters
-from sifting.model.features import stopped_in
-from sifting.model.gate import Gate
+from sifting.model.cut import BegunForward, Cut, noting, trained_through
 from sifting.model.no_trace import buffers_of, no_trace, put_buffers_back, repacks_itself
-from sifting.model.stack import Stack, StackError
 from sifting.model.values import first_tensor, tensors_in, with_first_tensor
-from sifting.model.wiring import Wiring
 from sifting.rng import StreamWatch
 
 Key = tuple[Any, ...]
+UNSAID = frozenset({"use_cache"})  # decoders keep keys and values unless they are told not to
 
 
 @dataclass
@@ -44,19 +42,21 @@ class Passage:
 
 
 class Prefix:
-    """The blocks of a model up to an exit, where nothing before them is trained.
+    """The part of a model up to an exit, where nothing of it is trained.
 
     Args:
-        model: the model, without wrappers.
-        stack: its blocks.
-        k: the exit.
+        cut: the exit's place in the model.
         call: how the model is called.
+
+    Attributes:
+        reused: forwards in which it was left out.
     """
 
-    def __init__(self, model: nn.Module, stack: Stack, k: int, call: Call) -> None:
-        self.model, self.stack, self.k, self.call = model, stack, k, call
-        self.reused = 0  # forwards in which it was left out
+    def __init__(self, cut: Cut, call: Call) -> None:
+        self.cut, self.model, self.call = cut, cut.model, call
+        self.reused = 0
         self._verdicts: dict[Key, str | None] = {}
+        self._wants_grad = False  # whether what is handed over has to, for what comes after it
 
     @property
     def key(self) -> Key:
@@ -64,16 +64,10 @@ class Prefix:
         modes = tuple(module.training for module in self.model.modules())
         return (*modes, *(parameter.requires_grad for parameter in self.model.parameters()))
 
-    @property
-    def names(self) -> list[str]:
-        """Its modules, in the stack's container."""
-        return [name for block in self.stack.blocks[: self.k] for name in block]
-
     @contextmanager
     def watched(self) -> Iterator[Passage]:
         """While open, what passes the exit is noted."""
         passage = Passage()
-        last = self.stack.module(self.stack.blocks[self.k - 1][-1])
 
         def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
             passage.calls.append(self._named(args, kwargs))
@@ -84,7 +78,7 @@ class Prefix:
 
         handles = [
             self.model.register_forward_pre_hook(enter, with_kwargs=True),
-            last.register_forward_hook(leave),
+            self.cut.last.register_forward_hook(leave),
         ]
         try:
             yield passage
@@ -107,9 +101,7 @@ class Prefix:
         return self._verdicts[key]
 
     def _tried(self, batch: Any) -> str | None:
-        stack, samples, model = self.stack, self.call.samples, self.model
-        if stack.repeats > 1 or stack.wiring != Wiring():
-            return f"the blocks of {stack.path!r} are not a plain chain"
+        cut, samples, model = self.cut, self.call.samples, self.model
         if samples.documents(batch) is not None:
             return "its batches are packed, several samples in a row"
         some = samples.take(batch, torch.arange(min(4, samples.size(batch))))
@@ -119,35 +111,40 @@ class Prefix:
 
         modes = [(module, module.training) for module in model.modules()]
         buffers = [(module, buffers_of(module)) for module, _ in modes]
+        ran: dict[nn.Module, None] = {}
+        given: list[Tensor] = []
+
+        def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+            given.extend(tensors_in((args, kwargs)))
+
         try:
             with no_trace(model):
-                scored = stopped_in(stack, self.k, run)
+                scored = cut.stopped(run)
                 for module, mode in modes:
                     module.training = mode or repacks_itself(module)
                 streams = StreamWatch(scored.device)
+                entered = cut.last.register_forward_pre_hook(enter, with_kwargs=True)
+                with torch.enable_grad(), noting(model, ran), entered:
+                    trained = cut.stopped(run)
+                if trained_through([trained, *given], ran, model):
+                    return f"parameters in {cut.before}, or before them, are trained"
+                if streams.drawn:
+                    return f"{cut.before} draw random numbers in training (dropout)"
+                if not torch.equal(scored, trained):
+                    return f"{cut.before} compute something else in training than in eval mode (batch norm)"
+                self._wants_grad = any(state.requires_grad for state in (trained, *given))
                 with torch.enable_grad():
-                    trained = stopped_in(stack, self.k, run)
-                drawn = streams.drawn
-        except (StackError, ValueError) as error:
+                    return cut.unfit(run)
+        except (ValueError, RuntimeError) as error:
             return str(error)
         finally:
             for module, copies in buffers:
                 put_buffers_back(module, copies, always=True)
-        if trained.requires_grad:
-            return f"parameters before block {self.k + 1} of {stack.path!r} are trained"
-        if drawn:
-            return f"the first {self.k} blocks of {stack.path!r} draw random numbers in training (dropout)"
-        if not torch.equal(scored, trained):
-            return (
-                f"the first {self.k} blocks of {stack.path!r} compute something else in training than in eval "
-                "mode (batch norm)"
-            )
-        return None
 
     def handed(
         self, passage: Passage, batch: Any, kept: Any, indices_K: Tensor, size: int
-    ) -> PrefixStates | None:
-        """What a training forward of the kept is given; None where they cannot be told again.
+    ) -> PrefixStates | str:
+        """What a training forward of the kept is given; why there is nothing, where they cannot be told again.
 
         Args:
             passage: of the scoring pass.
@@ -157,28 +154,29 @@ class Prefix:
             size: how many candidates there are.
         """
         if len(passage.calls) != 1 or len(passage.outputs) != 1:
-            return None
+            return "candidates are scored in several passes (score_batch_size=)"
         output, (given,) = passage.outputs[0], passage.calls
         hidden = first_tensor(output)
         if hidden is None or len(list(tensors_in(output))) != 1 or len(hidden) != size:
-            return None
+            return f"{self.cut.before} do not put out one tensor with a row for each sample"
+        changed = "the model is given something else than the batch holds (forward=, view=)"
         try:
             before = self.call.samples.columns(batch, size=size)
             after = self.call.samples.columns(kept, size=len(indices_K))
         except ValueError:
-            return None
+            return changed
         wanted: dict[str, Any] = {}
         for name, value in given.items():
             if isinstance(value, Tensor):
                 place = next((i for i, column in enumerate(before) if column is value), None)
                 if place is None or not isinstance(after[place], Tensor):
-                    return None
+                    return changed
                 wanted[name] = after[place]
             elif any(True for _ in tensors_in(value)):
-                return None
+                return changed
             else:
                 wanted[name] = value
-        rows = hidden.index_select(0, indices_K.to(hidden.device))
+        rows = hidden.index_select(0, indices_K.to(hidden.device)).requires_grad_(self._wants_grad)
         labels = [id(value) for value in self.call.labels_of(kept).values()]
         return PrefixStates(
             self, with_first_tensor(output, rows), rows, wanted, labels, self.key, passage.autocast
@@ -213,7 +211,8 @@ class PrefixStates:
         self.wanted, self.labels, self.key, self.autocast = wanted, labels, key, autocast
         self.parameters = _versions(prefix.model)
         self.versions = [v._version for v in (hidden, *_tensors(wanted))]
-        self._held: dict[str, nn.Module | None] = {}
+        self.missed: str | None = None  # why the last training forward did not begin with them
+        self._begun: BegunForward | None = None
 
     @contextmanager
     def offered(self) -> Iterator[None]:
@@ -230,43 +229,52 @@ class PrefixStates:
                 handle.remove()
             self._leave()
 
-    def fits(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a forward is the one that these states belong to."""
-        prefix = self.prefix
+    def misfit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Why a forward is not the one that these states belong to; None where it is."""
+        prefix, wanted = self.prefix, self.wanted
         given = prefix._named(args, kwargs)
         for name, value in given.items():
-            if id(value) in self.labels and name not in self.wanted:
+            if id(value) in self.labels and name not in wanted:
                 continue
-            own = self.wanted.get(name)
-            same = value is own if isinstance(value, Tensor) else bool(own == value)
-            if name not in self.wanted or not same:
-                return False
-        return (
-            self.wanted.keys() <= given.keys()
-            and torch.is_grad_enabled()
-            and not torch.compiler.is_compiling()
-            and self.autocast == _autocast(prefix.model)
-            and self.versions == [v._version for v in (self.hidden, *_tensors(self.wanted))]
-            and self.key == prefix.key
-            and self._frozen_as_before()
-        )
+            if isinstance(value, Tensor) and value is not wanted.get(name):
+                return f"your forward is given another tensor as {name!r} than the batch that was handed out has"
+            if name not in wanted or (not isinstance(value, Tensor) and wanted[name] != value):
+                shown = repr(wanted[name]) if name in wanted else "nothing"
+                return f"your forward is given {name}={value!r}, where candidates are scored with {shown}"
+        missing = wanted.keys() - given.keys() - UNSAID
+        if missing:
+            return f"your forward is not given {min(missing)!r}, and candidates are scored with it"
+        if self.autocast != _autocast(prefix.model):
+            return "your forward runs under another autocast than candidates are scored under"
+        if self.versions != [v._version for v in (self.hidden, *_tensors(wanted))]:
+            return "what your forward is given was written to since it was handed out"
+        if self.key != prefix.key or not self._frozen_as_before():
+            return "modes, or what is trained, or parameters that are not, change from batch to forward"
+        return None
 
     def _frozen_as_before(self) -> bool:
         """Whether nothing has written the parameters that are not trained."""
         return self.parameters == _versions(self.prefix.model)
 
-    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not self._held and self.fits(args, kwargs):
-            container = self.prefix.stack.container
-            self._held = {name: container._modules[name] for name in self.prefix.names}
-            self.prefix.reused += 1
-            for name, block in self._held.items():
-                assert block is not None
-                container._modules[name] = Gate(block, lambda *_: self.output)
+    def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        if self._begun is not None or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
+        self.missed = self.misfit(args, kwargs)
+        if self.missed is not None:
+            return None
+        self._begun = self.prefix.cut.begin(self.output)
+        self.prefix.reused += 1
+        return args, {**self._unsaid(args, kwargs), **kwargs}
+
+    def _unsaid(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        """What this forward leaves out, and a cache could not be kept by: blocks are missing."""
+        given = self.prefix._named(args, kwargs)
+        return {name: self.wanted[name] for name in UNSAID if name in self.wanted.keys() - given}
 
     def _leave(self, *_: Any) -> None:
-        held, self._held = self._held, {}
-        self.prefix.stack.container._modules.update(held)
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.end()
 
 
 def _versions(model: nn.Module) -> list[tuple[int, int]]:

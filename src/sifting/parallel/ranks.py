@@ -247,18 +247,17 @@ class Ranks:
             for part, column in zip(parts, columns, strict=True)
         ]
 
-    def average(self, grads: list[Tensor], weight: float) -> list[Tensor] | None:
-        """The mean of the ranks' gradients, by weight; None where all weights are 0.
+    def average(self, grads: list[Tensor], weight: float | Tensor) -> list[Tensor]:
+        """The mean of the ranks' gradients, by weight; zeros where all weights are 0.
 
-        A rank with nothing to say has weight 0, and gradients of zeros.
+        A rank with nothing to say has weight 0, and gradients of zeros. No host waits for its device here.
         """
         flat = torch.cat([(weight * grad).flatten() for grad in grads]).to(self.where)
-        flat = torch.cat([flat, flat.new_tensor([weight])])
+        told = weight.to(flat) if isinstance(weight, Tensor) else flat.new_full((), weight)
+        flat = torch.cat([flat, told.reshape(1)])
         with self._asking("averaging what exits have learned"):
             dist.all_reduce(flat, group=self.group)
-        total = float(flat[-1])
-        if total == 0:
-            return None
+        total = torch.where(flat[-1] == 0, 1, flat[-1])
         parts = torch.split(flat[:-1] / total, [grad.numel() for grad in grads])
         return [part.view_as(grad).to(grad.device) for part, grad in zip(parts, grads, strict=True)]
 
