@@ -363,3 +363,21 @@ def test_a_sifter_called_on_a_loader_is_one_that_can_be_iterated_again() -> None
     assert isinstance(loader, SiftedLoader)
     assert (len(list(loader)), len(list(loader))) == (3, 3)
     assert sifter.stats().steps == 6
+
+
+class Asked(Counted):
+    """Read by a place and a seed; to ask for a sample's name must not happen."""
+
+    def __getitem__(self, drawn: Any) -> Any:
+        return super().__getitem__(drawn[0])
+
+    def sample_id(self, drawn: Any) -> Any:
+        raise AssertionError(drawn)
+
+
+def test_in_the_plain_loop_nobody_asks_which_samples_they_are() -> None:
+    data = Asked()
+    pairs: Any = [(place, 0) for place in range(len(data))]
+    sifter = make_sifter("scored", keep=1.0)
+    found = walk(sifter(DataLoader(data, 5, sampler=pairs)), DataLoader(data), sifter.model)
+    assert sum(map(len, found)) == 37
