@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from sifting import MemoryExit, Sifter
+from sifting.data.stateful import order_is_lost
 from sifting.loader import SiftedLoader
 from sifting.rng import RandomState
 from tests.helpers.loaders import (
@@ -30,7 +32,15 @@ from tests.helpers.loaders import (
 )
 from tests.helpers.models import Net
 
-pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
+try:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+except ImportError:  # then there is one class of loaders less
+    StatefulDataLoader = DataLoader
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::sifting.SiftingWarning"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # torchdata's
+]
 
 WAYS: dict[str, dict[str, Any]] = {
     "scored": {"exit": "last", "score": "loss"},
@@ -106,6 +116,9 @@ def test_every_step_trains_what_the_loader_would_have(kind: str, way: str, keep:
 def check_order(kind: str, read: list[int], plain: list[list[int]], drawn: list[int]) -> None:
     """Candidates come in the loader's own order, pass after pass."""
     first = [i for batch in plain for i in batch]
+    if not first:  # fewer samples than a batch, and incomplete ones are left out
+        assert not read
+        return
     total = sum(drawn)
     assert read[: min(total, len(first))] == first[:total]
     for begin in range(len(first), total, len(first)):
@@ -247,16 +260,19 @@ ANY: dict[str, Any] = {
     "ratios": st.lists(st.floats(0.05, 1.0), min_size=1, max_size=4),
     "warmup": st.integers(0, 3),
     "stop": st.integers(1, 20),
+    # torchdata's, and whether it was asked for its state before the loop, by which it begins
+    "cls": st.sampled_from([DataLoader, StatefulDataLoader]),
+    "begun": st.booleans(),
 }
 
 
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(**ANY)
 def test_any_loader_any_ratio_any_interruption(**drawn: Any) -> None:
     check_any(**drawn)
 
 
-@settings(max_examples=6)
+@settings(max_examples=8)
 @given(**{**ANY, "samples": st.integers(4, 16)}, ahead=st.integers(1, 3), both=st.booleans())
 def test_so_it_is_with_any_number_of_workers(ahead: int, both: bool, **drawn: Any) -> None:
     check_any(**drawn, num_workers=1 + both, prefetch_factor=ahead)
@@ -271,6 +287,8 @@ def check_any(
     ratios: list[float],
     warmup: int,
     stop: int,
+    cls: Any,
+    begun: bool,
     **options: Any,
 ) -> None:
     """Two epochs: sizes, order and, after an interruption, what is left of them."""
@@ -287,7 +305,11 @@ def check_any(
             "labels": y_of,
             "warmup_steps": warmup,
         }
-        loader = make_loader(kind, data, size, collate_fn=join, **options)
+        seed_everything()  # torchdata's loaders draw a seed when they are made
+        loader = make_loader(kind, data, size, cls=cls, collate_fn=join, **options)
+        seed_everything()
+        if begun and cls is not DataLoader:
+            loader.state_dict()  # type: ignore[attr-defined]
         return make_sifter(way, **asked), loader, data
 
     def epoch(
@@ -309,11 +331,14 @@ def check_any(
         return found
 
     unused, loader, _ = fresh()
-    seed_everything()
     plain = [epoch(loader, loader, unused.model, number) for number in range(2)]
 
     sifter, loader, data = fresh()
-    seed_everything()
+    if order_is_lost(loader):
+        refused = pytest.raises(ValueError, match="needs to know which sample is which")
+        with refused if way == "memory" else nullcontext():
+            assert len(sifter(loader)) == len(plain[0])
+        return
     whole = [epoch(sifter(loader), loader, sifter.model, number) for number in range(2)]
     end = streams()
     assert [list(map(len, one)) for one in whole] == [list(map(len, one)) for one in plain]
@@ -335,23 +360,22 @@ def check_any(
     if stop in (len(plain[0]), len(plain[0]) + len(plain[1])) or stop > len(steps):
         return  # between two epochs there is no place to find again
     sifter, loader, _ = fresh()
-    seed_everything()
     first = epoch(sifter(loader), loader, sifter.model, 0, stop)
-    begun = [first]
+    found = [first]
     if stop > len(first):
-        begun.append(epoch(sifter(loader), loader, sifter.model, 1, stop - len(first)))
+        found.append(epoch(sifter(loader), loader, sifter.model, 1, stop - len(first)))
     state, now = through_a_file(sifter), RandomState.now()
     sifter, loader, again = fresh()
     seed_everything(99)
     sifter.load_state_dict(state)
     now.restore()
-    for number in range(len(begun) - 1, 2):
+    for number in range(len(found) - 1, 2):
         rest = epoch(sifter(loader), loader, sifter.model, number)
-        begun[number:] = [begun[number] + rest if number < len(begun) else rest]
+        found[number:] = [found[number] + rest if number < len(found) else rest]
     if options:  # what is drawn at random in the workers is not promised
-        assert list(map(ids, begun)) == list(map(ids, whole))
+        assert list(map(ids, found)) == list(map(ids, whole))
         return
-    assert begun == whole
+    assert found == whole
     assert streams() == end
     assert again.read == data.read[len(data.read) - len(again.read) :]
 
@@ -363,3 +387,21 @@ def test_a_sifter_called_on_a_loader_is_one_that_can_be_iterated_again() -> None
     assert isinstance(loader, SiftedLoader)
     assert (len(list(loader)), len(list(loader))) == (3, 3)
     assert sifter.stats().steps == 6
+
+
+class Asked(Counted):
+    """Read by a place and a seed; to ask for a sample's name must not happen."""
+
+    def __getitem__(self, drawn: Any) -> Any:
+        return super().__getitem__(drawn[0])
+
+    def sample_id(self, drawn: Any) -> Any:
+        raise AssertionError(drawn)
+
+
+def test_in_the_plain_loop_nobody_asks_which_samples_they_are() -> None:
+    data = Asked()
+    pairs: Any = [(place, 0) for place in range(len(data))]
+    sifter = make_sifter("scored", keep=1.0)
+    found = walk(sifter(DataLoader(data, 5, sampler=pairs)), DataLoader(data), sifter.model)
+    assert sum(map(len, found)) == 37

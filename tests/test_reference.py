@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import Sifter
+from sifting import MemoryExit, Sifter
 from sifting.reference import reference_losses
 from tests.helpers.models import Net
 from tests.helpers.references import COUNT, make_data
@@ -52,3 +52,34 @@ def test_making_one_leaves_no_trace(data: TensorDataset):
     assert torch.equal(torch.get_rng_state(), state)
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+class Called(TensorDataset):
+    """Samples that are called otherwise than their places."""
+
+    def __getitem__(self, index: int):
+        x, y = super().__getitem__(index)
+        return {"x": x, "labels": y, "id": len(self) - 1 - index}
+
+
+OPTIONS = {"ids": "id", "forward": lambda model, batch: model(batch["x"]), "audit_every": 0}
+
+
+def test_samples_are_looked_up_by_what_the_user_calls_them(data: TensorDataset):
+    loader = DataLoader(Called(*data.tensors), 8)
+    made = {name: OPTIONS[name] for name in ("ids", "forward")}
+    net = Net()
+    table = reference_losses(net, loader, **made)
+    sifter = Sifter(net, exit="last", score="reducible", reference=table, keep=0.5, **OPTIONS)  # type: ignore[arg-type]
+    next(iter(sifter(loader)))
+    selection = sifter.observer.current.selection  # type: ignore[union-attr]
+    # the reference is the model itself, so that nothing can be reduced
+    torch.testing.assert_close(selection.scores, torch.zeros(16), atol=1e-5, rtol=0)
+
+
+def test_what_was_looked_up_by_another_name_is_refused(data: TensorDataset):
+    loader = DataLoader(Called(*data.tensors), 8)
+    table = reference_losses(Net(), loader, ids="id", forward=OPTIONS["forward"])
+    options = {**OPTIONS, "exit": MemoryExit(), "score": "reducible", "reference": table}
+    with pytest.raises(ValueError, match=r"ids='id' calls the samples \[4.*leave out ids="):
+        next(iter(Sifter(Net(), keep=0.5, **options)(loader)))  # type: ignore[arg-type]

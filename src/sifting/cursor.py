@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sifting.data.pooling import PoolPosition
+from sifting.data.drawing import IndexSource
+from sifting.data.pooling import PoolPosition, PoolSource
 from sifting.data.position import DrawnStep, IndexPosition, Position
+from sifting.data.splitting import BatchSource
+from sifting.data.stateful import LOST
+from sifting.data.twin import draws_by_index
 from sifting.plain import Plain, damaged
 from sifting.step import IdChoice
 
@@ -104,6 +108,25 @@ def among(place: LoaderPlace) -> str:
     if isinstance(place, Position):
         return "candidate batches"
     return "indices of a DataLoader" if isinstance(place, IndexPosition) else "pooled batches"
+
+
+def check_place(place: LoaderPlace | None, source: type, loader: Any, *, draws: str) -> None:
+    """Raise unless a loader can be resumed at a place.
+
+    Args:
+        place: to go on from; None for the beginning.
+        source: what reads the loader.
+        loader: the user's.
+        draws: as the sifter was told.
+    """
+    if isinstance(place, PoolPosition) and draws_by_index(loader):
+        raise ValueError(f"cannot resume in the middle of this epoch: {LOST}")
+    wanted = {BatchSource: Position, IndexSource: IndexPosition, PoolSource: PoolPosition}
+    if place is not None and not isinstance(place, wanted[source]):
+        raise ValueError(
+            f"cannot resume: the state is a position among {among(place)}, and a {type(loader).__name__} with "
+            f"draws={draws!r} has no such position: give the loader and draws= it was saved with"
+        )
 
 
 def choice_of(draw: DrawnStep) -> tuple[IdChoice, bool]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from sifting.budget import tokens_in
-from sifting.cursor import LoaderPlace, among, choice_of
+from sifting.cursor import LoaderPlace, check_place, choice_of
 from sifting.data.by_index import namer
 from sifting.data.documents import nothing_to_choose
 from sifting.data.drawing import IndexSource, samples_drawn
@@ -88,7 +88,7 @@ class SiftedLoader:
             self._length = None
         resumed = cursor.position if cursor.resuming else None
         cursor.resuming = False
-        self._check_place(resumed)
+        check_place(resumed, type(self._source), self.loader, draws=sifter.draws)
         sifter.trained_in(sifter.model)  # it may have been sharded since
         self._check_lengths()
         if sifter.pilot is not None:
@@ -119,17 +119,6 @@ class SiftedLoader:
             source.close()
             if sifter.beside is not None:
                 sifter.beside.close(owner)
-
-    def _check_place(self, resumed: LoaderPlace | None) -> None:
-        if isinstance(resumed, PoolPosition) and draws_by_index(self.loader):
-            raise ValueError(f"cannot resume in the middle of this epoch: {LOST}")
-        wanted = {BatchSource: Position, IndexSource: IndexPosition, PoolSource: PoolPosition}
-        if resumed is not None and not isinstance(resumed, wanted[type(self._source)]):
-            raise ValueError(
-                f"cannot resume: the state is a position among {among(resumed)}, and a "
-                f"{type(self.loader).__name__} with draws={self.sifter.draws!r} has no such position: give the "
-                "loader and draws= it was saved with"
-            )
 
     def _check_lengths(self) -> None:
         """Raise, on all ranks that stay in step, where some have more batches than others."""
@@ -258,7 +247,7 @@ class SiftedLoader:
         known = isinstance(getattr(self.loader, "dataset", None), Sized)
         there = len(self.loader.dataset) if known else None  # type: ignore[attr-defined]
         sifter.exit.expect(there)
-        if sifter.reference is not None:
+        if sifter.reference is not None and sifter.chooser.scorer.call.ids is None:
             sifter.reference.expect(there)
         everywhere, name = self._plan(before), namer(self.loader)
 
@@ -288,11 +277,15 @@ class SiftedLoader:
                 first = False
             found = self._held(batch, draw)
             apart = found != len(draw.indices)
-            ids = None if apart else name(draw.indices)
+            ids = None if apart or not self._asks_who(draw) else name(draw.indices)
             self._see(batch, found if apart else draw.candidates)
             if not draw.sifts:
                 self._go_ahead(items)
-                yield batch, Step(found, ids=ids), place
+                yield (
+                    batch,
+                    Step(found, ids=ids, drawn=None if ids is None else draw.indices),
+                    place,
+                )
                 continue
             if draw.choice is not None:
                 choice, everything = choice_of(draw)
@@ -304,7 +297,7 @@ class SiftedLoader:
             else:
                 made = sifter.chooser(batch, found, None if apart else draw.size, ids=ids)
                 if sifter.chooser.together is None and ids is not None:  # else they moved
-                    made = made.of_ids(ids)
+                    made = made.of_ids(ids, draw.indices)
             assert made.selection is not None
             self._go_ahead(items)
             yield made.selection.batch, made, place
@@ -317,6 +310,11 @@ class SiftedLoader:
             return len(draw.indices)
         by_id = repr(sifter.exit) if sifter.exit.by_id else ""
         return samples_drawn(sifter.chooser.samples, batch, draw, by_id=by_id)
+
+    def _asks_who(self, draw: DrawnStep) -> bool:
+        """Whether anybody wants to know the IDs of what was drawn; in the plain loop nobody does."""
+        sifter = self.sifter
+        return draw.sifts or sifter.exit.observes or sifter.pilot is not None
 
     def _see(self, batch: Any, count: int) -> None:
         """Count candidates, and the tokens of those that were read."""

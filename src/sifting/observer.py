@@ -76,7 +76,7 @@ class Observer:
                 batch
             )  # where it was not scored, nobody has asked yet how losses are made
         if self.pilot is not None:
-            met = self.pilot.meet(batch, step.ids, selected=step.selection is not None)
+            met = self.pilot.meet(batch, step)
             step = replace(step, rehearsed=met)
         self.current, self._heard = step, False
         self.under_way = step.size

@@ -61,6 +61,7 @@ class Step:
         kept: how many those ranks keep in all.
         members: the batch, for an exit that observes what is trained.
         ids: of its samples, where the sifter drew them itself.
+        drawn: those samples as their sampler drew them, which may be more than an ID.
         rehearsed: what an autopilot noted of it, where it compares scorers and nothing was chosen.
         handed: states of its samples that a training forward can begin with.
     """
@@ -71,14 +72,15 @@ class Step:
     kept: int = 0
     members: Any = None
     ids: Sequence[Any] | None = None
+    drawn: Sequence[Any] | None = None
     rehearsed: Rehearsed | None = None
     handed: PrefixStates | None = None
 
-    def of_ids(self, candidates: Sequence[Any]) -> Step:
-        """The same step with the IDs of its samples, from those of the candidates."""
+    def of_ids(self, candidates: Sequence[Any], drawn: Sequence[Any]) -> Step:
+        """The same step with the IDs of its samples, from those of the candidates, and as drawn."""
         assert self.selection is not None
-        kept = [candidates[i] for i in self.selection.indices.tolist()]
-        return replace(self, ids=kept)
+        kept = self.selection.indices.tolist()
+        return replace(self, ids=[candidates[i] for i in kept], drawn=[drawn[i] for i in kept])
 
 
 @dataclass(frozen=True)

@@ -112,3 +112,34 @@ def test_where_no_piece_can_be_trained_it_says_why(
 def test_a_loader_that_can_be_read_has_nothing_against_it() -> None:
     _, pieces, _ = pieces_of(DataLoader(DATA, batch_size=8))
     assert pieces.unable(8) is None
+
+
+class Augmented(TensorDataset):
+    """What is drawn is a place and a seed, and neither alone can be read."""
+
+    def __getitem__(self, drawn: Any) -> Any:
+        place, _seed = drawn
+        return super().__getitem__(place)
+
+    def sample_id(self, drawn: Any) -> int:
+        return int(drawn[0])
+
+
+def test_what_a_sampler_draws_is_read_and_a_memory_knows_it_by_its_id() -> None:
+    order: Any = [(place, 7) for place in range(60)]
+    _, pieces, _ = pieces_of(DataLoader(Augmented(*DATA.tensors), 4, sampler=order))
+    pieces.note(order[:40])
+    assert pieces.unable(4) is None
+    assert pieces.draws is not None
+    pieces.draws.begin(0)
+    (_, y), ids = pieces._batch(PLAIN, 4)
+    assert [one % 5 for one in ids] == y.tolist()
+    memory: Any = pieces.exit.memory
+    asked: list[Any] = []
+    memory.score_ids = lambda ids: asked.extend(ids) or torch.tensor(ids).float()
+    (_, y), ids = pieces._batch(Option("memory", 2), 4)
+    assert ids == sorted(ids, key=asked.index)
+    assert set(ids) == set(sorted(asked)[4:])
+    assert [one % 5 for one in ids] == y.tolist()
+    pieces.seen = pieces.seen
+    assert pieces.seen == order[:40]

@@ -17,7 +17,7 @@ from torch.utils.data import (
 )
 
 from sifting.data import by_index
-from sifting.data.by_index import IndexDraws, OwnStreams, sampled
+from sifting.data.by_index import IndexDraws, OwnStreams, namer, sampled
 
 
 def test_none_comes_twice_before_all_have_come_and_the_seed_decides() -> None:
@@ -98,3 +98,28 @@ def test_generators_that_a_data_set_holds_are_put_back() -> None:
     assert data.transforms.drawn() != first
     streams.restore()
     assert data.transforms.drawn() == first
+
+
+class Named:
+    """A data set with a method of that name; of what is drawn, pairs alone are more than a name."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, drawn: Any) -> Any:
+        return drawn
+
+    def sample_id(self, drawn: Any) -> Any:
+        self.asked.append(drawn)
+        return torch.tensor(drawn[0])
+
+
+def test_a_data_set_is_asked_for_names_only_where_more_than_a_name_is_drawn() -> None:
+    data: Any = Named()
+    name = namer(DataLoader(data))
+    assert name([3, np.int64(4), torch.tensor(5), "six"]) == [3, 4, 5, "six"]
+    assert data.asked == []
+    assert name([(3, "left"), (4, "right")]) == [3, 4]

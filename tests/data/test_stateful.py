@@ -37,7 +37,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # torchdata's
     pytest.mark.filterwarnings("ignore::sifting.SiftingWarning"),
 ]
-KINDS = ("shuffled", "generator", "ordered", "weighted", "distributed", "varying", "numpy")
+KINDS = (
+    *("shuffled", "generator", "ordered", "weighted", "distributed", "varying", "numpy"),
+    *("grouped", "own"),
+)
 
 
 class Quiet(Counted):
@@ -167,8 +170,12 @@ def test_a_loaders_state_alone_resumes_with_workers(options: dict[str, Any], sto
 @pytest.mark.parametrize(("way", "both"), [("scored", True), ("memory", True), ("memory", False)])
 def test_the_sifters_state_decides_where_both_are_loaded(kind: str, way: str, both: bool) -> None:
     check_resumed(kind, way, both=both, begun=False)
-    # these two draw when they are begun, so that nobody knows any more from what
-    check_resumed(kind, way, both=both, begun=kind not in ("varying", "numpy"))
+    check_resumed(kind, way, both=both, begun=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_it_does_from_within_warm_up(kind: str) -> None:
+    check_resumed(kind, "scored", both=False, begun=False, stops=(2,), warmup=3)
 
 
 @pytest.mark.parametrize("options", WORKERS[1:], ids=str)
@@ -185,6 +192,7 @@ def check_resumed(
     both: bool,
     begun: bool,
     stops: tuple[int, ...] = (1, 6),
+    warmup: int = 0,
     **options: Any,
 ) -> None:
     def begin() -> tuple[Any, Sifter, Counted]:
@@ -192,7 +200,8 @@ def check_resumed(
         loader = fresh(kind, data, **options)
         if begun:
             loader.state_dict()
-        return loader, sifter_of(way, keep=lambda step: 0.5 if step % 2 else 0.3), data
+        keep = {"keep": lambda step: 0.5 if step % 2 else 0.3, "warmup_steps": warmup}
+        return loader, sifter_of(way, **keep), data
 
     loader, sifter, whole_data = begin()
     (whole, end), _ = trained(loader, sifter=sifter, asked=False)

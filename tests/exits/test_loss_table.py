@@ -105,3 +105,17 @@ def test_numbers_that_are_no_places_are_named() -> None:
     with pytest.raises(ValueError, match=str(loss_table.MANY)):
         LossTable().slots([loss_table.MANY])
     assert LossTable().slots([]).tolist() == []
+
+
+def test_room_that_was_made_ahead_is_for_ids_of_any_kind() -> None:
+    table = LossTable()
+    table.reserve(4)
+    assert table.slots(["a", "b"]).tolist() == [0, 1]
+    again = LossTable()
+    again.load_state_dict(LossTable().state_dict())
+    assert again.slots(["a"]).tolist() == [0]
+    numbered = LossTable()
+    numbered.write(numbered.slots([3]), torch.tensor([1.0]))
+    again.load_state_dict(numbered.state_dict())
+    with pytest.raises(ValueError, match="give all samples IDs of one kind"):
+        again.slots(["a"])

@@ -365,3 +365,32 @@ def test_what_is_chosen_by_index_can_be_audited_into_a_log(net: Net, tmp_path: P
     for x, y in sifter(DataLoader(data, 12)):
         F.cross_entropy(net(x), y).backward()
     assert len(log.read_text().splitlines()) == sifter.stats().audits == 1
+
+
+class Paths(TensorDataset):
+    """Samples by their names."""
+
+    def __getitem__(self, name: Any) -> Any:
+        return super().__getitem__(int(name.removeprefix("sample-")))
+
+
+def test_a_sampler_may_draw_any_keys(net: Net) -> None:
+    data = numbered()
+    names: Any = [f"sample-{i}" for i in range(48)]
+    batches = DataLoader(Paths(*data.tensors), 12, sampler=names)
+    sifter = Sifter(net, exit=MemoryExit(), keep=0.5)
+    for x, y in sifter(batches):
+        F.cross_entropy(net(x), y).backward()
+    assert sifter.exit.state_dict()["keys"] == names
+    assert not sifter.exit.remembered(names[:12])[0].isnan().all()  # type: ignore[attr-defined]
+
+
+def test_where_the_sifter_draws_by_index_other_names_are_not_asked_for(net: Net) -> None:
+    named: dict[str, Any] = {
+        "ids": lambda batch: [f"sample-{one}" for one in batch[2].tolist()],
+        "forward": lambda model, batch: model(batch[0]),
+        "labels": lambda batch: batch[1],
+    }
+    sifter = Sifter(net, exit=MemoryExit(), keep=0.5, **named)
+    train(net, sifter(loader()))
+    assert "keys" not in sifter.exit.state_dict()

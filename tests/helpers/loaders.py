@@ -71,6 +71,19 @@ class Shuffled(Sampler[Any]):
         return iter(np.random.permutation(self.samples))  # noqa: NPY002 - as users do
 
 
+class Own(Sampler[int]):
+    """An order drawn by a generator of its own, which goes on from epoch to epoch."""
+
+    def __init__(self, samples: int) -> None:
+        self.samples, self.rng = samples, np.random.default_rng(5)
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __iter__(self) -> Iterator[int]:
+        yield from self.rng.permutation(self.samples).tolist()
+
+
 class Tensors(Sampler[Any]):
     """Batches of indices as tensors."""
 
@@ -105,9 +118,11 @@ def length_of(index: int) -> int:
 
 KINDS = (
     *("ordered", "shuffled", "generator", "drop_last", "distributed", "weighted"),
-    *("replacement", "varying", "numpy", "tensors", "grouped"),
+    *("replacement", "varying", "numpy", "tensors", "grouped", "own"),
 )
-PERMUTED = ("ordered", "shuffled", "generator", "distributed", "numpy", "tensors", "grouped")
+PERMUTED = tuple(
+    kind for kind in KINDS if kind not in ("drop_last", "weighted", "replacement", "varying")
+)
 
 
 def make_loader(
@@ -135,6 +150,8 @@ def make_loader(
         options["sampler"] = RandomSampler(data, replacement=True, generator=generator)
     elif kind == "numpy":
         options["sampler"] = Shuffled(samples)
+    elif kind == "own":
+        options["sampler"] = Own(samples)
     elif kind == "grouped":
         options["sampler"] = Grouped(samples)
     return cls(data, size, **options)

@@ -5,7 +5,7 @@ Shapes: M held-out samples.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -18,7 +18,7 @@ from sifting.autopilot.aside import Aside
 from sifting.autopilot.options import PLAIN, Option
 from sifting.autopilot.predicting import predict
 from sifting.autopilot.trial import Trial
-from sifting.data.by_index import IndexDraws, OwnStreams
+from sifting.data.by_index import IndexDraws, OwnStreams, namer
 from sifting.data.stream import plain_indices
 from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.exits.base import TrainedBatch
@@ -59,6 +59,9 @@ class Pieces:
         self.draws: IndexDraws | None = None
         self._loader: Any = None
         self._single: bool | None = None  # whether each index is one sample, once it was tried
+        self._name: Callable[[Sequence[Any]], list[Any]] = (
+            plain_indices  # from what is drawn to IDs
+        )
         self._seen: list[Any] = []  # by a state, for a loader that is not there yet
         self._generator = torch.Generator()
 
@@ -66,26 +69,27 @@ class Pieces:
         """Take note of the loader that is iterated from now on."""
         if loader is not self._loader:
             self._loader, self.draws, self._single = loader, IndexDraws.of(loader), None
+            self._name = plain_indices if self.draws is None else namer(loader)
             self.note(self._seen)
             self._seen = []
 
-    def note(self, ids: Sequence[Any] | None) -> None:
-        """Take note of the indices of a batch that is trained; None where its samples are others."""
+    def note(self, drawn: Sequence[Any] | None) -> None:
+        """Take note of what a batch that is trained was drawn by; None where its samples are others."""
         if self.draws is None:
             return
-        if ids is None:
+        if drawn is None:
             self._single = False
         else:
-            self.draws.note(ids)
+            self.draws.note(drawn)
 
     @property
     def seen(self) -> list[Any]:
-        """Indices that were noted, to be saved."""
+        """What was noted, to be saved."""
         return self._seen if self.draws is None else self.draws.seen
 
     @seen.setter
-    def seen(self, ids: list[Any]) -> None:
-        self._loader, self.draws, self._seen = None, None, ids
+    def seen(self, drawn: list[Any]) -> None:
+        self._loader, self.draws, self._seen = None, None, drawn
 
     def unable(self, size: int) -> str | None:
         """Why no piece can be trained, in words; None where one can."""
@@ -200,25 +204,26 @@ class Pieces:
             handle.remove()
 
     def _batch(self, option: Option, size: int) -> tuple[Any, list[Any]]:
-        """What is trained next, and the indices of its samples."""
+        """What is trained next, and the IDs of its samples."""
         draws, samples = self.draws, self.scorer.call.samples
         assert draws is not None
         if option == PLAIN:
-            ids = draws.indices(size)
-            return self.scorer.moved(draws.read(ids)), plain_indices(ids)
-        ids = draws.indices(size * option.ratio)
+            drawn = draws.indices(size)
+            return self.scorer.moved(draws.read(drawn)), self._name(drawn)
+        drawn = draws.indices(size * option.ratio)
+        ids = self._name(drawn)
         memory = self.exit.memory
         if option.scorer == MEMORY and memory is not None:
-            scores_B: Tensor = memory.score_ids(plain_indices(ids))
-            kept = [ids[i] for i in self._choose(scores_B, size)]
-            return self.scorer.moved(draws.read(kept)), plain_indices(kept)
-        batch = self.scorer.moved(draws.read(ids))
+            scores_B: Tensor = memory.score_ids(ids)
+            kept = [drawn[i] for i in self._choose(scores_B, size)]
+            return self.scorer.moved(draws.read(kept)), self._name(kept)
+        batch = self.scorer.moved(draws.read(drawn))
         found = self.scorer.rehearse(batch, None, learn=False)
         if option.scorer == PREDICTED:
             found = predict(self.scorer, self.exit, batch, found, ids, note=False)
         chosen = self._choose(found.get(option.scorer, torch.zeros(len(ids))), size)
         rows = torch.tensor(chosen, device=self.scorer.device)
-        return samples.take(batch, rows, size=len(ids)), plain_indices([ids[i] for i in chosen])
+        return samples.take(batch, rows, size=len(ids)), [ids[i] for i in chosen]
 
     def _choose(self, scores_B: Tensor, size: int) -> list[int]:
         sound_B = scores_B.float().cpu().nan_to_num(float("-inf"), float("-inf"), float("-inf"))

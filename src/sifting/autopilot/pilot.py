@@ -32,7 +32,7 @@ from sifting.measure.meter import Meter
 from sifting.measure.stopwatch import now
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
-from sifting.step import Rehearsed
+from sifting.step import Rehearsed, Step
 
 WAITING = 100  # records that wait for a log at most
 DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
@@ -106,7 +106,7 @@ class Pilot:
 
     # -- evidence from training itself
 
-    def meet(self, batch: Any, ids: Sequence[Any] | None, *, selected: bool) -> Rehearsed | None:
+    def meet(self, batch: Any, handed: Step) -> Rehearsed | None:
         """Score a batch that is about to be trained as it is, for comparing scorers, now and then.
 
         Returns what is known of it, to be handed back with its losses; None mostly.
@@ -114,14 +114,14 @@ class Pilot:
         step, self._met = self._met, self._met + 1
         self.account.hand_out(self.decision.worth if self.acts else 1.0)
         if self.trials is not None:
-            self.trials.pieces.note(ids)
-        if self.rehearsing or selected or not self.pacing.due(step):
+            self.trials.pieces.note(handed.drawn)
+        if self.rehearsing or handed.selection is not None or not self.pacing.due(step):
             return None
         begin = now()
         with self.meter.time("auditing", self.scorer.device):
             self.meter.counts["rehearsals"] += 1
-            found = self.scorer.rehearse(batch, ids)
-            new_B = self.exit.new(ids) if found else None
+            found = self.scorer.rehearse(batch, handed.ids)
+            new_B = self.exit.new(handed.ids) if found else None
         training = self.meter.seconds["between"] / max(1, self._done)
         last = self.pacing.timed(now() - begin, step_seconds=training)
         if last and self.ranks is not None:  # who rehearses when must be the same on all of them

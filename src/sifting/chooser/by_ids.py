@@ -13,6 +13,7 @@ import torch
 from sifting.chooser.audits import ChoiceAudits
 from sifting.chooser.finite import finite
 from sifting.data.stream import plain_indices
+from sifting.exits.base import ids_in
 from sifting.exits.scoring import Scorer
 from sifting.measure.meter import Meter
 from sifting.parallel.ranks import Ranks, Share
@@ -116,9 +117,24 @@ class IdChooser:
         if candidates is not None:
             batch = self._audited(made, batch, candidates, name(drawn) if drawn else None)
         if self.scorer.reference is not None:  # by IDs nothing was seen of them yet
+            self._check_names(batch, ids)
             self.scorer.reference.check(self.scorer.call, batch, ids)
         selection = Selection(made.indices, made.weights, made.scores, batch, made.explored)
-        return Step(len(made.ids), selection, made.explored_count, made.kept, ids=ids)
+        explored, drawn = made.explored_count, made.ids
+        return Step(len(drawn), selection, explored, made.kept, ids=ids, drawn=drawn)
+
+    def _check_names(self, batch: Any, ids: list[Any]) -> None:
+        """Raise where the user calls samples otherwise than they were looked up in the reference."""
+        call = self.scorer.call
+        if self.scorer.exit.reference is None or call.ids is None:
+            return
+        found = plain_indices(ids_in(call, batch, "a reference"))
+        if found != ids:
+            raise ValueError(
+                f"ids={call.ids!r} calls the samples {found[:3]}…, and this {self.scorer.exit!r} has chosen them "
+                f"before they were read, by their indices {ids[:3]}…: leave out ids=, here and where the "
+                "reference is made"
+            )
 
     def _audited(
         self, made: IdChoice, batch: Any, candidates: int, ids: Sequence[Any] | None

@@ -117,14 +117,22 @@ def namer(loader: Any) -> Callable[[Sequence[Any]], list[Any]]:
     """From what a loader's sampler draws to what its samples are known by.
 
     That is the same, unless a sampler draws more than a place in the data set, such as the seed of an
-    augmentation: the data set's `sample_id(index)` then names the sample.
+    augmentation: the data set's `sample_id(drawn)` then names the sample. Of a number or a string, which
+    are names already, it is not asked: a method of that name may be there for something else.
 
     >>> from torch.utils.data import DataLoader
     >>> namer(DataLoader(range(8)))([4, torch.tensor(2)])
     [4, 2]
     """
     named: Any = getattr(loader.dataset, "sample_id", None)
-    return (lambda indices: list(map(named, indices))) if callable(named) else plain_indices
+    if not callable(named):
+        return plain_indices
+
+    def names(drawn: Sequence[Any]) -> list[Any]:
+        found = plain_indices(drawn)
+        return plain_indices(one if isinstance(one, int | str) else named(one) for one in found)
+
+    return names
 
 
 class OwnStreams:

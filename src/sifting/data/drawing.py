@@ -24,6 +24,7 @@ from sifting.data.stateful import (
     fits,
     forget,
     settled,
+    with_order,
 )
 from sifting.data.stream import IndexStream, OrderNote
 from sifting.data.twin import StatefulIndexSampler, give_back, lend, sampler_of, twin_of
@@ -136,7 +137,7 @@ class IndexSource:
         if resumed is None:
             begin, here = settled(self.loader), None
             begun = Streams(RandomState.now(), begin.generators or states_of(self.loader))
-            place = IndexPosition(begun, begun, seed, own=begin.own)
+            place = IndexPosition(begun, begun, seed, own=begin.own, order=begin.kept)
             place = replace(place, iteration=self._iteration, replicas=self._replicas())
         else:
             begin, place, here = Beginning(), resumed, RandomState.now()
@@ -239,7 +240,10 @@ class IndexSource:
         The order is begun, and asked for its first indices, with the streams of the first time.
         """
         place.begun.restore(self.loader)
-        stream = self._make_stream(place, own, again=True)
+        order = None
+        if place.order is not None:
+            order = with_order(iter(self.sampler.inner), place.order)
+        stream = self._make_stream(place, own, order, again=True)
         place.asked.restore(self.loader)
         stream.go_to(place.stream)
         self._here = here, place.later

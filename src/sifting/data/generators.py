@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sifting.data.held_generators import HeldGenerator, held_by
 from sifting.plain import Plain
 from sifting.rng import RandomState
 
@@ -127,13 +128,16 @@ def chain_of(sampler: Any) -> Iterator[Any]:
                 open_nodes.append((child, depth + 1))
 
 
-def generators_of(loader: Any) -> dict[str, torch.Generator]:
+def generators_of(loader: Any) -> dict[str, HeldGenerator]:
     """The generators that a loader, its samplers and theirs draw from, by where they are."""
-    found: dict[str, torch.Generator] = {}
+    found: dict[str, HeldGenerator] = {}
+    seen: set[int] = set()
     for place, node in enumerate(chain_of(loader)):
-        generator = getattr(node, "generator", None)
-        if isinstance(generator, torch.Generator) and generator not in found.values():
-            found[f"{place}.{type(node).__name__}"] = generator
+        for name, generator, what in held_by(node):
+            if id(what) not in seen:
+                seen.add(id(what))
+                suffix = "" if name == "generator" else f".{name}"
+                found[f"{place}.{type(node).__name__}{suffix}"] = generator
     return found
 
 

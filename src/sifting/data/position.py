@@ -11,7 +11,7 @@ from torch import Tensor
 from sifting.data.generators import Streams, checked_states
 from sifting.data.marks import LoaderMark, mark_of
 from sifting.data.stateful import OwnPlace
-from sifting.data.stream import StreamPosition, plain_indices
+from sifting.data.stream import StreamPosition, plain_index, plain_indices
 from sifting.plain import Plain
 from sifting.rng import RandomState
 
@@ -150,6 +150,7 @@ class IndexPosition:
             does not.
         ranks: how many go on, where they are not as many.
         own: where the loader is by its own state, where it keeps one (torchdata's).
+        order: what its sampler drew before the loader was sifted, from streams that nobody knows.
     """
 
     begun: Streams
@@ -163,6 +164,7 @@ class IndexPosition:
     replicas: int | None = None
     ranks: int | None = None
     own: OwnPlace | None = None
+    order: tuple[Any, ...] | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """As tensors and numbers, to be saved."""
@@ -176,6 +178,7 @@ class IndexPosition:
             "later": dict(self.later),
             "stream": self.stream.to_plain(),
             "ahead": [draw.to_plain() for draw in self.ahead],
+            "order": None if self.order is None else list(map(_plain_batch, self.order)),
         }
 
     @classmethod
@@ -194,6 +197,7 @@ class IndexPosition:
             replicas=optional(found, "replicas", least=1),
             ranks=optional(found, "ranks", least=1),
             own=None if found.get("own") is None else found.made("own", OwnPlace.from_plain),
+            order=None if plain.get("order") is None else tuple(found.items("order")),
         )
 
     def divided(self, everyones: Sequence[IndexPosition], world: int) -> IndexPosition:
@@ -225,6 +229,12 @@ class IndexPosition:
         sizes = tuple((size // world, count) for size, count in scaled)
         place = replace(stream, passed=stream.passed * ranks // world, sizes=sizes)
         return replace(self, stream=place, ranks=world, own=None)
+
+
+def _plain_batch(drawn: Any) -> Any:
+    """What a sampler gives, an index or a batch of them, as Python has it."""
+    one = plain_index(drawn)
+    return plain_indices(one) if isinstance(one, list) or hasattr(one, "ndim") else one
 
 
 def divide(total: int, rank: int, world: int) -> int:

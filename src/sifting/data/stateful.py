@@ -10,10 +10,11 @@ state of a loader        torchdata's `state_dict`: the order, the data set and, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from types import GeneratorType
+from typing import Any, NamedTuple, cast
 
 from torch import Tensor
 from torch.utils.data import IterableDataset
@@ -91,12 +92,14 @@ class Beginning:
         own: the loader's own place that it begins from.
         generators: the loader's, as they were before the order was drawn.
         drawn: whether what an iteration draws when it begins is drawn.
+        kept: the order, where it was drawn as a whole from streams that nobody knows any more.
     """
 
     order: Iterator[Any] | None = None
     own: OwnPlace | None = None
     generators: Mapping[str, Tensor] | None = None
     drawn: bool = False
+    kept: tuple[Any, ...] | None = None
 
 
 def base_of(loader: Any) -> Any:
@@ -176,6 +179,9 @@ def _taken_over(loader: Any, base: Any) -> Beginning:
         return Beginning(own=own, drawn=True)
     forget(loader)
     indices = iterator._sampler_iter
+    kept = None if _order_is_told(base) else _drawn_whole(indices)
+    if kept is not None:
+        indices = with_order(indices, kept)
     # torchdata's own samplers have drawn their order already, and remember from what
     order = getattr(indices, "sampler_iter", None)
     drawn_from = getattr(getattr(order, "sampler", None), "generator", None)
@@ -184,7 +190,23 @@ def _taken_over(loader: Any, base: Any) -> Beginning:
     for name, generator in generators_of(loader).items():
         if generator is drawn_from and isinstance(before, Tensor):
             states[name] = before
-    return Beginning(order=indices, generators=states, drawn=True)
+    return Beginning(order=indices, generators=states, drawn=True, kept=kept)
+
+
+def _drawn_whole(indices: Any) -> tuple[Any, ...] | None:
+    """What an iteration over a sampler has drawn already; None of one that draws as it goes."""
+    source = getattr(indices, "sampler_iter", indices)
+    if isinstance(source, GeneratorType) or type(source).__module__ != "builtins":
+        return None
+    return tuple(source)
+
+
+def with_order(indices: Any, order: Sequence[Any]) -> Iterator[Any]:
+    """An iteration over a batch sampler, as torchdata has it, that gives another order."""
+    if not hasattr(indices, "sampler_iter"):
+        return iter(order)
+    indices.sampler_iter = iter(order)
+    return cast("Iterator[Any]", indices)
 
 
 class FirstPass:
@@ -216,10 +238,14 @@ class FirstPass:
         return self
 
     def __next__(self) -> Any:
+        self.find()
+        return next(self._order)
+
+    def find(self) -> None:
+        """Go to the place, where that was not done yet."""
         own, self._own = self._own, None
         if own is not None:
             self._find(own)
-        return next(self._order)
 
     @property
     def tells(self) -> bool:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from sifting.data.generators import OwnGenerators
 from sifting.plain import Plain
@@ -86,6 +86,15 @@ def plain_indices(indices: Iterable[Any]) -> list[Any]:
     """
     found = list(indices)
     return found if set(map(type, found)) <= {int} else list(map(plain_index, found))
+
+
+@runtime_checkable
+class LatePass(Protocol):
+    """A pass that goes to its place only when it is asked to."""
+
+    def find(self) -> None:
+        """Go there now."""
+        ...
 
 
 class OrderNote(NamedTuple):
@@ -199,6 +208,8 @@ class IndexStream:
                 f"{place.passed} had been drawn; give the loader that the state was saved with"
             )
         self._carry, self._sizes = deque(place.carry), _Sizes(place.sizes)
+        if isinstance(self._pass, LatePass):
+            self._pass.find()  # now: later the generators are others'
 
     def _pass_over(self) -> bool:
         batch = self._next()

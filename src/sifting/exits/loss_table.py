@@ -48,6 +48,7 @@ class LossTable:
         self._waiting_count = 0
         self._slots: dict[Hashable, int] = {}  # of IDs that are not whole numbers
         self._length, self._limit, self._known = 0, size, 0
+        self._numbered = size is not None  # whether IDs are whole numbers, as far as it is known
         # a loss may be negative (of densities), and to be passed over must raise a score
         self._total = 0.0  # of the absolute losses
         self._highest: float | None = -math.inf  # None where it fell, and was not looked for yet
@@ -99,11 +100,12 @@ class LossTable:
                 f"the ID {int(slots_B[wrong_B][0])} is not one of a MemoryExit({limit or ''}), whose whole "
                 f"numbers go {room}: give it the size of the data set, or IDs that are strings"
             )
+        self._numbered = True
         self.reserve(most + 1)
         return slots_B
 
     def _keyed(self, ids: Sequence[Any]) -> Tensor:
-        if self._length and not self._slots:
+        if self._numbered:
             raise ValueError(
                 f"the ID {ids[0]!r} is not a whole number, but those before it were: give all samples "
                 "IDs of one kind"
@@ -206,6 +208,8 @@ class LossTable:
         fresh.passed_N[: len(losses_N)] = passed_N.detach().short().cpu()
         fresh._slots = {key: place for place, key in enumerate(state.get("keys", ()))}
         fresh._known = int((~losses_N.isnan()).sum())
+        met = bool(fresh._known or passed_N.any())
+        fresh._numbered = not fresh._slots and (self._limit is not None or met)
         if fresh._known:
             fresh._total = float(state.get("total", _size(losses_N.nan_to_num(0.0))))
             fresh.bounds_G = fresh.losses_N.view(-1, GROUP).nan_to_num(-math.inf).amax(dim=1)

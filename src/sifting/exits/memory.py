@@ -81,7 +81,7 @@ class MemoryExit(Exit):
         self._scored: list[Tensor] = []  # candidates of the selection under way
         self._missed = self._steps = self._told = 0  # steps, and how many when ranks last talked
         self._under_way = False  # whether a step is that has told its losses
-        self._bound = False
+        self._bound = self._drawn = False  # by a sifter; by index
         self._ranks: Ranks | None = None
 
     def __repr__(self) -> str:
@@ -113,12 +113,13 @@ class MemoryExit(Exit):
                 f"the data set has {samples} samples, and this is a MemoryExit({self.size}): give it the size "
                 "of the data set, or none"
             )
+        self._drawn = True
         if samples is not None:
             self.table.reserve(samples)
         self._share_if_due()  # where a run continues from a state that was taken within a step
 
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
-        if plan.call.ids is not None:
+        if plan.call.ids is not None and not self._drawn:  # else the indices are the IDs
             self.table.slots(ids_in(plan.call, probe))
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:

@@ -161,14 +161,19 @@ class ReferenceTable(Reference):
         return found
 
     def losses(self, plan: Plan, model: nn.Module, batch: Any, ids: Sequence[Any] | None) -> Tensor:
-        if ids is None:
-            ids = ids_in(plan.call, batch, "a reference table")
-        return self.losses_N[self._found(ids)]
+        return self.losses_N[self._found(self._names(plan.call, batch, ids))]
+
+    @staticmethod
+    def _names(call: Call, batch: Any, ids: Sequence[Any] | None) -> Sequence[Any]:
+        """What the user's `ids=` calls the samples, as where the table was made; else what drew them."""
+        if ids is not None and call.ids is None:
+            return ids
+        return ids_in(call, batch, "a reference table")
 
     def check(self, call: Call, batch: Any, ids: Sequence[Any] | None) -> None:
         if self.marks_N is None:
             return
-        ids = ids_in(call, batch, "a reference table") if ids is None else ids
+        ids = self._names(call, batch, ids)
         places_B = self._found(ids)
         # all samples of the first batch, some of each later one, until every sample was looked at
         most = CHECKED if bool(self._checked_N.any()) else len(places_B)
