@@ -34,7 +34,8 @@ from sifting.exits.lessons import (
 )
 from sifting.exits.predictors import Average, Linear, Predictor, Translator
 from sifting.model.call import mask_of
-from sifting.model.features import channels_of, pooled_features, stopped_at, stopped_in
+from sifting.model.failed_call import failed_calls
+from sifting.model.features import by_graph, channels_of, pooled_features, stopped_at, stopped_in
 from sifting.model.find import exit_in_stack, find_stack, get_module
 from sifting.model.narrow import Narrow, find_narrow, narrowed
 from sifting.model.parts import Part, Rows, Score, rows_of
@@ -143,6 +144,7 @@ class TunedExit(Exit):
         self.stack, self.k = place.stack, place.k
         self.path = place.path if place.stack is None else ""
 
+    @failed_calls()
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         def run() -> Any:
             return plan.call.run(model, probe)
@@ -244,10 +246,14 @@ class TunedExit(Exit):
         return self._hidden(plan, model, batch)
 
     def _hidden(self, plan: Plan, model: nn.Module, batch: Any) -> Tensor:
+        def run() -> Any:
+            return plan.call.run(model, batch)
+
         if self.stack is not None:
-            return stopped_in(self.stack, self.k, lambda: plan.call.run(model, batch))
-        module = get_module(model, self.path, "at")
-        return stopped_at(module, lambda: plan.call.run(model, batch))
+            found = stopped_in(self.stack, self.k, run)
+        else:
+            found = stopped_at(get_module(model, self.path, "at"), run)
+        return by_graph(found, batch)
 
     def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:
         """Features of each sample."""
