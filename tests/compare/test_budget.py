@@ -45,6 +45,8 @@ def test_a_budget_may_be_the_baselines_time() -> None:
         ("1.5u", "give a whole number of updates"),
         ("baseline:90s", "after 'baseline:' give updates"),
         ("sift:90u", "not understood"),
+        ("total:soon", "total='soon' is not understood: give the time of all runs together"),
+        ("total:90u", "total='90u': give the time of all runs together"),
     ],
 )
 def test_bad_budgets_are_named(text: str, message: str) -> None:

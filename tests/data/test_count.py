@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_sequence
 
 from sifting.data.count import (
     alike,
@@ -44,6 +45,7 @@ def test_labels_say_how_many_there_are(labels: dict[str, Any], sizes: set[int]) 
         ({"names": ["a", "b"]}, {2}),
         (T(6), {6}),
         ({"x": T(4), "y": T(5)}, {4, 5}),
+        ((pack_sequence([T(3), T(2), T(1)]),) * 2, {3}),  # none of the two is a sample
     ],
 )
 def test_structure_says_what_it_can(batch: Any, sizes: set[int]) -> None:

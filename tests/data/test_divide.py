@@ -35,6 +35,14 @@ def test_labels_in_a_list_of_two_are_members_and_not_samples() -> None:
     assert [id(member) for member in found] == [id(x), id(y)]
 
 
+def test_tokens_that_are_their_own_labels_are_divided_beside_what_is_carried() -> None:
+    ids = torch.zeros(8, 10, dtype=torch.long)
+    batch = {"input_ids": ids, "position_ids": torch.arange(10)[None], "labels": ids}
+    assert len(divided(batch, 8, labels={"labels": ids})) == 2
+    with pytest.raises(ValueError, match="8 samples, by the labels or batch_size=, and no other"):
+        divided({"table": T(5, 3), "labels": ids}, 8, labels={"labels": ids})
+
+
 def test_what_a_member_was_it_stays() -> None:
     seen: dict[str, str] = {}
     table = T(3, 5)

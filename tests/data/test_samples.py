@@ -320,7 +320,7 @@ def test_pictures_flattened_over_samples_are_refused() -> None:
 
 def test_labels_of_another_size_than_everything_else_are_refused() -> None:
     batch = (torch.zeros(7, 5), torch.zeros(35))  # tokens, and labels flattened
-    with pytest.raises(ValueError, match="the labels say 35 samples, and no other member"):
+    with pytest.raises(ValueError, match="35 samples, by the labels or batch_size=, and no other"):
         fresh().take(batch, CHOSEN)
 
 

@@ -175,7 +175,7 @@ def test_training_in_smaller_pieces_than_were_selected_is_not_misread() -> None:
 def test_what_cannot_work_fails_on_the_first_batch_not_after_warm_up() -> None:
     data = [torch.randn(8, 8) for _ in range(3)]
     batches = iter(Sifter(Net(), exit=1, score="loss", warmup_steps=20_000)(data))
-    with pytest.raises(ValueError, match="needs labels, and the batch has none"):
+    with pytest.raises(ValueError, match="needs labels in a tensor, and the batch has none"):
         next(batches)
 
 

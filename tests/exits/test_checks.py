@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from sifting.data.samples import Samples
-from sifting.exits.checks import check_count, in_step
+from sifting.exits.checks import check_count, check_take, in_step
+from sifting.model.call import Call
 from tests.helpers.plans import plan_of
 
 
@@ -17,6 +18,18 @@ def test_there_is_a_score_for_each_sample() -> None:
     check_count(Samples(), batch, 4)
     with pytest.raises(ValueError, match=r"holds 4 samples .* make 2 scores .*batch_size="):
         check_count(Samples(), batch, 2)
+
+
+def test_what_take_gives_are_the_samples_that_it_was_asked_for() -> None:
+    batch = (torch.randn(6, 3), torch.arange(6))
+    check_take(Call(take=lambda b, i: (b[0][i], b[1][i])), batch)
+    for wrong in (lambda i: i.flip(0), lambda i: torch.arange(len(i))):
+        with pytest.raises(
+            ValueError, match=r"take= gave samples with labels .* the indices \[1, 3, 5\]"
+        ):
+            check_take(Call(take=lambda b, i, w=wrong: (b[0][w(i)], b[1][w(i)])), batch)
+    gaps = torch.tensor([0.0, float("nan"), 1.0, float("nan")])
+    check_take(Call(take=lambda b, i: (b[0][i], b[1][i])), (torch.randn(4, 3), gaps))
 
 
 def test_of_packed_rows_there_is_one_for_each_document() -> None:

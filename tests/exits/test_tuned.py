@@ -316,3 +316,91 @@ def test_answers_whose_classes_are_positions_are_refused_on_the_first_batch() ->
         Sifter(per_position, exit=TunedExit(1), score="loss", loss_fn=nn.MSELoss()).score(
             (torch.randn(4, 5, 3), torch.randn(4, 5, 2))
         )
+
+
+def test_where_losses_alone_know_how_the_model_is_called_it_is_run_through_them() -> None:
+    class Denoiser(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convs = nn.ModuleList([nn.Conv2d(3, 3, 3, padding=1) for _ in range(3)])
+
+        def forward(self, x: Tensor, time: Tensor) -> Tensor:
+            for conv in self.convs:
+                x = x + time.view(-1, 1, 1, 1) * torch.tanh(conv(x))
+            return x
+
+    def losses(model: nn.Module, images: Tensor) -> Tensor:
+        noise = torch.randn_like(images)
+        found = model(images + noise, torch.rand(len(images)))
+        return ((found - noise) ** 2).mean(dim=(1, 2, 3))
+
+    model, images = Denoiser(), torch.randn(16, 3, 8, 8)
+    sifter = Sifter(model, losses=losses, exit="tuned", keep=0.5)
+    before = torch.get_rng_state()
+    sifter.score(images)
+    assert torch.equal(torch.get_rng_state(), before)
+    kept = [losses(model, batch).mean().backward() or len(batch) for batch in sifter([images] * 4)]
+    assert kept == [16] * 4
+    assert sifter.stats().selections == 4
+
+
+def test_an_encoder_with_a_decoder_is_left_in_the_decoder() -> None:
+    config = hf.T5Config(
+        d_model=16,
+        d_ff=32,
+        num_layers=3,
+        num_heads=2,
+        d_kv=8,
+        vocab_size=50,
+        decoder_start_token_id=0,
+    )
+    model = hf.T5ForConditionalGeneration(config)
+    batch = {"input_ids": torch.randint(3, 50, (8, 9)), "labels": torch.randint(3, 50, (8, 7))}
+    sifter = Sifter(model, keep=0.5)
+    before = sifter.score(batch)
+    assert repr(sifter.exit) == "TunedExit(block 1 of decoder.block)"
+    for _ in range(30):
+        sifter.select(batch)
+    after = sifter.score(batch)
+    assert after.mean() < before.mean(), "it learns what the decoder is to predict"
+
+
+def test_graphs_are_predicted_from_their_nodes() -> None:
+    class Graphs:
+        def __init__(self, graphs: list[Tensor]) -> None:
+            self.graphs, self.num_graphs = graphs, len(graphs)
+            self.x = torch.cat(graphs)
+            self.batch = torch.repeat_interleave(torch.tensor([len(g) for g in graphs]))
+            self.y = torch.tensor([int(g.mean() > 0) for g in graphs])
+
+        def index_select(self, indices: Tensor) -> list[Tensor]:
+            return [self.graphs[i] for i in indices.tolist()]
+
+        @classmethod
+        def from_data_list(cls, graphs: list[Tensor]) -> Graphs:
+            return cls(graphs)
+
+    class Network(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(4)])
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, graphs: Graphs) -> Tensor:
+            h = graphs.x
+            for layer in self.layers:
+                h = h + torch.tanh(layer(h))
+            return self.head(torch.zeros(graphs.num_graphs, 4).index_add(0, graphs.batch, h))
+
+    batch = Graphs([torch.randn(2 + i % 3, 4) for i in range(12)])
+    sifter = Sifter(
+        Network(),
+        keep=0.5,
+        score="loss",
+        forward=lambda model, graphs: model(graphs),
+        labels=lambda graphs: graphs.y,
+    )
+    before = sifter.score(batch)
+    for _ in range(60):
+        assert sifter.select(batch).batch.num_graphs == 6
+    assert sifter.score(batch).mean() < before.mean()

@@ -9,6 +9,7 @@ import transformers as hf
 from torch import Tensor, nn
 
 from sifting.model.features import (
+    by_graph,
     by_position,
     channels_of,
     coarser,
@@ -164,3 +165,19 @@ def test_stages_and_widths_are_found() -> None:
     assert find_stage(nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])) is None
     assert channels_of(nn.Sequential(nn.Linear(2, 6), nn.LayerNorm(6), nn.ReLU())) == 6
     assert channels_of(nn.ReLU()) is None
+
+
+class Graphs:
+    """A batch of graphs, as PyTorch Geometric has it."""
+
+    num_graphs = 3
+    batch = torch.tensor([0, 0, 1, 2, 2, 2])
+
+
+def test_nodes_are_averaged_over_their_graph() -> None:
+    hidden = torch.arange(12.0).reshape(6, 2)
+    want = torch.stack([hidden[:2].mean(0), hidden[2], hidden[3:].mean(0)])
+    torch.testing.assert_close(by_graph(hidden, Graphs()), want)
+    torch.testing.assert_close(by_graph(hidden, (Graphs(), torch.zeros(3))), want)
+    assert by_graph(hidden[:3], Graphs()).shape == (3, 2), "a row a graph already"
+    assert by_graph(hidden, (torch.zeros(6), torch.zeros(6))) is hidden

@@ -7,8 +7,26 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sifting.model.matching import match_parts, reproducing, tolerances, usual
+from sifting.model.matching import match_parts, one_each, reproducing, tolerances, usual
 from sifting.model.parts import Part
+
+
+def test_one_output_is_trained_on_one_set_of_labels() -> None:
+    fine, coarse, labels, other = (
+        Part(name, of, "classes")
+        for name, of in (
+            ("z", "fine_label"),
+            ("z", "coarse_label"),
+            ("z", "labels"),
+            ("y", "domain"),
+        )
+    )
+    assert one_each([fine, other]) == (fine, other)
+    assert one_each([fine, labels, other]) == (labels, other)
+    with pytest.raises(
+        ValueError, match=r"'fine_label', 'coarse_label'.*labels=lambda batch: batch\['fine"
+    ):
+        one_each([fine, coarse])
 
 
 def ways(logits: torch.Tensor, labels: torch.Tensor) -> list[tuple[str, int]]:

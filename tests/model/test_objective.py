@@ -13,6 +13,35 @@ from sifting.model.sample_losses import PerSampleLoss
 from tests.helpers.models import SMALL
 
 
+def test_lengths_of_labels_are_no_labels() -> None:
+    model = nn.Linear(8, 3)
+    x, y = torch.randn(6, 8), torch.arange(6) % 3
+    batch = {"input": x, "labels": y, "label_lengths": y.flip(0)}
+    want = F.cross_entropy(model(x), y, reduction="none")
+    torch.testing.assert_close(Sifter(model, exit="last", score="loss").score(batch), want)
+    batch = {"input": x, "fine_label": y, "coarse_label": y.flip(0)}
+    with pytest.raises(ValueError, match="'fine_label', 'coarse_label', which all fit"):
+        Sifter(model, exit="last", score="loss").score(batch)
+
+
+def test_outputs_that_are_not_a_row_a_sample_are_shown_with_their_shapes() -> None:
+    class Recurrent(nn.Module):  # time first, and as many steps as samples
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.LSTM(4, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.rnn(x)[0][-1])
+
+    batch = (torch.randn(6, 6, 4), torch.arange(6) % 3)
+    with pytest.raises(ValueError, match=r"of 2 samples .* puts out logits \(6, 3\).*take=lambda"):
+        Sifter(Recurrent(), exit="last", score="loss").score(batch)
+    model = Recurrent()
+    sifter = Sifter(model, exit="last", score="loss", take=lambda b, i: (b[0][:, i], b[1][i]))
+    want = F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+    torch.testing.assert_close(sifter.score(batch), want)
+
+
 def test_question_answering_averages_its_two_parts() -> None:
     model = hf.BertForQuestionAnswering(hf.BertConfig(**SMALL)).eval()
     batch = {

@@ -84,7 +84,11 @@ CLASSES, SQUARES = Part("logits", "labels", "classes"), Part("logits", "labels",
             "needs class logits, but the objective is logits → labels by squared",
         ),
         ("margin", [], "needs logits that fit the labels"),
-        ("loss", [Part("logits", None, "classes")], "needs labels, and the batch has none"),
+        (
+            "loss",
+            [Part("logits", None, "classes")],
+            "needs labels in a tensor, and the batch has none",
+        ),
     ],
 )
 def test_scores_that_cannot_be_had_are_named(score: str, parts: list[Part], message: str) -> None:

@@ -53,12 +53,17 @@ def parse_budget(text: str) -> RunBudget:
     prefix, colon, amount = text.strip().rpartition(":")
     if prefix not in ("", "baseline", "total") or (colon and not prefix):
         raise ValueError(f"budget={text!r} is not understood: give {UNDERSTOOD}")
-    kind, number = parse_amount(amount, name="budget", understood=UNDERSTOOD)
+    total = prefix == "total"
+    kind, number = parse_amount(
+        amount,
+        name="total" if total else "budget",
+        understood="the time of all runs together, e.g. 90m or 2h" if total else UNDERSTOOD,
+    )
     if prefix == "baseline" and kind != "updates":
         raise ValueError(f"budget={text!r}: after 'baseline:' give updates, e.g. baseline:2000u")
-    if prefix == "total" and kind != "seconds":
+    if total and kind != "seconds":
         raise ValueError(f"total={amount!r}: give the time of all runs together, e.g. 2h")
-    return RunBudget(kind, number, of_baseline=prefix == "baseline", of_all=prefix == "total")
+    return RunBudget(kind, number, of_baseline=prefix == "baseline", of_all=total)
 
 
 @dataclass(frozen=True)

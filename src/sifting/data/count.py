@@ -91,13 +91,21 @@ def possible(node: Any) -> set[int] | None:
         size = own_size(node)
         return None if size is None else {size}
     inside = _meet(node)
-    if inside is None or not _plain(node) or not alike(node):
+    if inside is None or not _plain(node) or not alike(node) or _batches_of_their_own(node):
         return inside
     if has_scalars(node):
         return {len(node)}
     if not inside and is_array(node[0]):
         inside = {leading(array) for array in node if array is not None}  # any may hold all samples
     return inside | {len(node)}
+
+
+def _batches_of_their_own(entries: Any) -> bool:
+    """Whether entries are packed sequences or batches of graphs: each holds samples, and is none."""
+    return all(
+        isinstance(entry, PackedSequence) or (is_graph(entry) and own_size(entry) is not None)
+        for entry in entries
+    )
 
 
 def _meet(node: Any) -> set[int] | None:

@@ -60,6 +60,7 @@ class Division:
         self.size = size
         self.change = change
         self.labels = {id(value) for value in (labels or {}).values()}
+        self._labels_met: set[int] = set()
         self.seen: Seen = {} if seen is None else seen
         self.strict = size > 1  # of one sample, nothing can be lost
         self.divided = 0  # members beside the labels
@@ -80,7 +81,7 @@ class Division:
             return self._leaf(node, path)
         if isinstance(node, list | tuple) and not hasattr(node, "_fields"):
             if len(node) == self.size and self._is_column(node, path):
-                self.divided += id(node) not in self.labels
+                self._count(node)
                 return self.change(node)
             # clear here, and no longer in a batch of as many samples as this has members
             clear = self.strict and len(node) != self.size and path not in self.seen
@@ -116,15 +117,23 @@ class Division:
             if by_sample and (reason := indivisible(array, size)):
                 raise ValueError(f"batch{path} {reason}, or {TAKE}")
         if by_sample:
-            if id(array) not in self.labels:
-                self.divided += 1
-                if array.ndim == 1 and not _nested(array):
-                    self.whole_numbers[path] = array
+            if self._count(array) and array.ndim == 1 and not _nested(array):
+                self.whole_numbers[path] = array
             return self.change(array)
         if self.strict:
             self._check_carried(path, name, array)
             self.carried[path] = array
         return array
+
+    def _count(self, member: Any) -> bool:
+        """Note a member that goes by sample; whether it is more than the labels.
+
+        Tokens that are their own labels are one tensor under two names.
+        """
+        more = id(member) not in self.labels or id(member) in self._labels_met
+        self._labels_met.add(id(member))
+        self.divided += more
+        return more
 
     def _reconcile(self, path: str, array: Any, by_sample: bool) -> bool:
         """What a member was in earlier batches, it is in this one."""
@@ -163,7 +172,7 @@ class Division:
             raise ValueError(f"batch{path} {reason}: {TAKE}")
         if own_size(leaf) != self.size or not self.strict:
             return leaf
-        self.divided += id(leaf) not in self.labels
+        self._count(leaf)
         return self.change(leaf)
 
     def _is_column(self, node: Any, path: str) -> bool:
@@ -231,7 +240,7 @@ class Division:
             self.seen[f"{path} apart"] = "yes"
         if self.carried and not self.divided:
             raise ValueError(
-                f"the labels say {self.size} samples, and no other member has that many entries: "
+                f"{self.size} samples, by the labels or batch_size=, and no other member has that many entries: "
                 f"{describe(batch)}. Name one that has an entry per sample (batch_size='…'), or {TAKE}"
             )
 

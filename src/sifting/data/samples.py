@@ -273,8 +273,9 @@ class Samples:
         got = self.size(taken)
         if got != len(indices_K):
             raise ValueError(
-                f"take= gave a batch of {got} for {len(indices_K)} indices: return a batch of just the "
-                "samples at the indices, in their order"
+                f"take= gave a batch of {got} for {len(indices_K)} indices ({describe(taken)}): return a batch of "
+                "just the samples at the indices, in their order; where it is one, say how many samples a batch "
+                "holds with batch_size=lambda batch: …"
             )
         return taken  # type: ignore[no-any-return]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sifting.data.samples import Samples
 from sifting.data.tree import describe
+from sifting.model.call import Call
 from sifting.model.plan import Plan
 from sifting.parallel.detect import gathers_inside
 
@@ -32,6 +33,40 @@ def check_count(samples: Samples, batch: Any, count: int) -> None:
         "take=lambda batch, indices: … where they are not along the first dimension; or pass forward= "
         "that returns a row for each sample"
     )
+
+
+def check_take(call: Call, batch: Any) -> None:
+    """Raise where a user's `take=` gives other samples than it is asked for, as their labels tell.
+
+    >>> batch = (torch.zeros(4, 2), torch.arange(4))
+    >>> check_take(Call(take=lambda batch, indices: (batch[0][:2], batch[1][:2])), batch)
+    Traceback (most recent call last):
+    ValueError: take= gave samples with labels [0, 1] for the indices [1, 3], which have [1, 3]: return a ...
+    """
+    samples = call.samples
+    size = samples.size(batch)
+    if samples.take_with is None or size < 2:
+        return
+    asked_K = torch.arange(1, size, 2)
+    taken = call.labels_of(samples.take(batch, asked_K, size=size))
+    for name, labels in call.labels_of(batch).items():
+        if name not in taken or labels.is_nested or len(labels) != size:
+            continue
+        found, wanted = taken[name], labels[asked_K.to(labels.device)]
+        # of another shape: packed, or padded anew
+        if found.shape == wanted.shape and not same_values(found, wanted):
+            raise ValueError(
+                f"take= gave samples with {name} {found[:4].tolist()} for the indices {asked_K[:4].tolist()}, "
+                f"which have {wanted[:4].tolist()}: return a batch of just the samples at the indices, in their "
+                "order"
+            )
+
+
+def same_values(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same, what is not a number included."""
+    if one.is_floating_point() and other.is_floating_point():
+        return bool(torch.isclose(one, other, equal_nan=True).all())
+    return torch.equal(one, other)
 
 
 def by_sample(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sifting.exits.checks import by_sample
 from sifting.exits.tuned import TunedExit
 from sifting.model.call import mask_of
+from sifting.model.failed_call import failed_calls
 from sifting.model.features import WIDEST, model_input, pooled_input
 from sifting.model.parts import Score
 from sifting.model.plan import Plan
@@ -74,6 +75,7 @@ class InputExit(TunedExit):
             raise ValueError("this InputExit is in use by another sifter: make one for each")
         self._bound = True
 
+    @failed_calls()
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         if plan.heads:
             raise StackError(

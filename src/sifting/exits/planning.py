@@ -18,6 +18,7 @@ from sifting.model.agreement import to_verify, verifiable, verify
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
 from sifting.model.evidence import MOST_CHECKS, CheckedClasses
+from sifting.model.failed_call import failed_calls
 from sifting.model.no_trace import first_parameter
 from sifting.model.parts import Score
 from sifting.model.plan import Plan
@@ -105,6 +106,11 @@ class Planner:
                     f"look at {', '.join(self.call.labels_of(batch))}, or pass labels="
                 )
             return None
+        return self._find(kind, batch, probe, rows)
+
+    @failed_calls()
+    def _find(self, kind: tuple[Any, ...], batch: Any, probe: Any, rows: Tensor | None) -> Plan:
+        """Find out how the model is scored, on some samples, and hold it against the whole batch."""
         plan = find_plan(
             self.call,
             self.model,

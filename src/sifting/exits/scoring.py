@@ -15,7 +15,7 @@ from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit, Examined
-from sifting.exits.checks import check_count
+from sifting.exits.checks import check_count, check_take
 from sifting.exits.economy import Economy
 from sifting.exits.graphs import Graphs
 from sifting.exits.planning import Planner
@@ -23,6 +23,7 @@ from sifting.exits.reference import Reference, take_off
 from sifting.exits.reuse import Reuse
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call
+from sifting.model.failed_call import failed_calls
 from sifting.model.no_trace import no_trace
 from sifting.model.parts import Score
 from sifting.model.plan import Plan
@@ -275,9 +276,11 @@ class Scorer(Planner):
             if plan is not None and not self.idle:
                 self._try_everything(plan, moved)
 
+    @failed_calls()
     def _try_everything(self, plan: Plan, batch: Any) -> None:
         """Score and examine some samples, so that nothing fails for the first time later on."""
         samples = self.call.samples
+        check_take(self.call, batch)
         size = samples.size(batch)
         some = samples.take(batch, torch.arange(min(size, 2)), size=size)
         if self.exit.runs:

@@ -34,11 +34,12 @@ from sifting.exits.lessons import (
 )
 from sifting.exits.predictors import Average, Linear, Predictor, Translator
 from sifting.model.call import mask_of
-from sifting.model.features import channels_of, pooled_features, stopped_at, stopped_in
+from sifting.model.failed_call import FAILURES, failed_calls
+from sifting.model.features import by_graph, channels_of, pooled_features, stopped_at, stopped_in
 from sifting.model.find import exit_in_stack, find_stack, get_module
 from sifting.model.narrow import Narrow, find_narrow, narrowed
 from sifting.model.parts import Part, Rows, Score, rows_of
-from sifting.model.places import Place, own_place, structural_place
+from sifting.model.places import Place, own_place, structural_place, work_share
 from sifting.model.plan import Consume, Plan
 from sifting.model.score_functions import custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
@@ -90,6 +91,7 @@ class TunedExit(Exit):
         self.path = ""
         self._named_stack: str | None = None
         self._bound = self._settled = False  # settled: the place, by a run of the model
+        self._through_losses = False  # the model is run as the user's `losses=` run it
         self._by_position: set[str] = set()  # logits that get a head of their own at every position
         self.predictors: dict[str, Predictor] = {}
         self._narrow: dict[tuple[Part, ...], Narrow | None] = {}  # by the terms of an objective
@@ -143,13 +145,21 @@ class TunedExit(Exit):
         self.stack, self.k = place.stack, place.k
         self.path = place.path if place.stack is None else ""
 
+    @failed_calls()
     def prepare(self, plan: Plan, model: nn.Module, probe: Any) -> None:
         def run() -> Any:
-            return plan.call.run(model, probe)
+            return self._forward(plan, model, probe)
 
+        if plan.kind == "losses" and not plan.shapes and plan.call.forward is None:
+            try:
+                plan.call.run(model, probe)
+            except FAILURES:  # called otherwise: the user's losses= know how
+                self._through_losses = True
         if self.at is None and not self._settled:
             size, named = plan.call.samples.size(probe), self._named_stack
-            head, guess = bool(plan.heads), self.place
+            # an encoder's positions are not those of what its decoder predicts
+            head = bool(plan.heads) or any(len(plan.shapes[part.logits]) > 1 for part in plan.parts)
+            guess = self.place
             found = own_place(model, run, size=size, stack=named, head=head, guess=guess)
             if found is not None:
                 self._take(found)
@@ -179,6 +189,10 @@ class TunedExit(Exit):
                 instead="name another module with exit=TunedExit('path.to.module'), or use exit='last' or "
                 "exit=MemoryExit()",
             )
+
+    def work(self, plan: Plan, model: nn.Module, probe: Any) -> float:
+        path = self.place
+        return work_share(model, lambda: self._forward(plan, model, probe), path) if path else 1.0
 
     def check_labels(self, plan: Plan, probe: Any) -> None:
         """Raise where there is nothing that this exit could learn to predict."""
@@ -244,10 +258,20 @@ class TunedExit(Exit):
         return self._hidden(plan, model, batch)
 
     def _hidden(self, plan: Plan, model: nn.Module, batch: Any) -> Tensor:
+        def run() -> Any:
+            return self._forward(plan, model, batch)
+
         if self.stack is not None:
-            return stopped_in(self.stack, self.k, lambda: plan.call.run(model, batch))
-        module = get_module(model, self.path, "at")
-        return stopped_at(module, lambda: plan.call.run(model, batch))
+            found = stopped_in(self.stack, self.k, run)
+        else:
+            found = stopped_at(get_module(model, self.path, "at"), run)
+        return by_graph(found, batch)
+
+    def _forward(self, plan: Plan, model: nn.Module, batch: Any) -> Any:
+        if self._through_losses:
+            assert plan.losses_fn is not None
+            return plan.losses_fn(model, batch)
+        return plan.call.run(model, batch)
 
     def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:
         """Features of each sample."""

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from sifting.data.samples import BatchSize, Samples, Take
+from sifting.model.failed_call import FAILURES, note_call
 
 Forward = Callable[[nn.Module, Any], Any]
 GetLabels = Callable[[Any], Any]
 Ids = str | int | Callable[[Any], Any]
+CallWay = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _LABEL_WORDS = ("label", "target", "start_positions", "end_positions")
@@ -151,14 +153,23 @@ class Call:
 
     def run(self, model: nn.Module, batch: Any, *, with_labels: bool = False) -> Any:
         """The model's output on a batch; with its labels only where the loss is wanted."""
+        function, args, kwargs = self._way(model, batch, with_labels)
+        try:
+            return function(*args, **kwargs)
+        except FAILURES as error:
+            note_call(error, function, args, kwargs)
+            raise
+
+    def _way(self, model: nn.Module, batch: Any, with_labels: bool) -> CallWay:
+        """What is called with what, to get the model's output on a batch."""
         if self.forward is not None:
-            return self.forward(model, batch)
+            return self.forward, (model, batch), {}
         whole, batch = batch, self.without_ids(batch)
         if isinstance(batch, Mapping):
             kwargs: dict[str, Any] = dict(batch)
             if not with_labels and not self.always_labels:
                 kwargs = {k: v for k, v in kwargs.items() if k not in self.labels_of(whole)}
-            return _called(model, kwargs)
+            return _way_of(model, kwargs)
         inputs = batch
         if isinstance(batch, list | tuple) and not isinstance(batch, PackedSequence):
             if self.samples.are_raw(batch):
@@ -179,10 +190,10 @@ class Call:
                 "forward=lambda model, batch: … that returns the logits, and labels=lambda batch: …"
             )
         if isinstance(inputs, Mapping):
-            return _called(model, inputs)
+            return _way_of(model, inputs)
         if isinstance(inputs, list | tuple) and not self._is_whole(inputs, whole):
-            return model(*inputs)
-        return model(inputs)
+            return model, tuple(inputs), {}
+        return model, (inputs,), {}
 
     def _is_whole(self, inputs: Any, batch: Any) -> bool:
         """Whether a list or tuple is one argument: an entry per sample, as detectors take pictures."""
@@ -289,8 +300,8 @@ def _is_pair(batch: Any) -> bool:
     )
 
 
-def _called(model: nn.Module, members: Mapping[str, Any]) -> Any:
-    """The model on the members of a dict that its forward names.
+def _way_of(model: nn.Module, members: Mapping[str, Any]) -> CallWay:
+    """The model, with the members of a dict that its forward names.
 
     What it does not name is left out, as file names and weights are; the one tensor there is goes
     to the one argument there is, whatever their names.
@@ -298,7 +309,7 @@ def _called(model: nn.Module, members: Mapping[str, Any]) -> Any:
     known = parameters(model)
     kinds = {parameter.kind for parameter in known.values()}
     if not known or inspect.Parameter.VAR_KEYWORD in kinds:
-        return model(**members, **_no_cache(model, members))
+        return model, (), {**members, **_no_cache(model, members)}
     named = {
         name: value
         for name, value in members.items()
@@ -312,11 +323,11 @@ def _called(model: nn.Module, members: Mapping[str, Any]) -> Any:
         and name not in named
     ]
     if named and not missing:
-        return model(**named, **_no_cache(model, named))
+        return model, (), {**named, **_no_cache(model, named)}
     tensors = [value for value in members.values() if isinstance(value, Tensor)]
     alone = len(missing) == 1 or (not missing and len(known) == 1)
     if not named and alone and len(tensors) == 1:
-        return model(tensors[0])
+        return model, (tensors[0],), {}
     raise ValueError(
         f"{type(model).__name__}.forward takes ({', '.join(known)}), and the batch holds "
         f"{', '.join(map(repr, members))}: pass forward=lambda model, batch: model(batch[…]), which returns "

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from sifting.data.member import own_size
+from sifting.data.tree import is_graph, leaves
 from sifting.model.stack import Stack
 from sifting.model.values import first_tensor, tensors_in
 
@@ -43,8 +45,10 @@ def stopped_at(module: nn.Module, run: Callable[[], Any]) -> Tensor:
     return _caught(module, module.register_forward_hook(stop), run)
 
 
-def _caught(module: nn.Module, handle: RemovableHandle, run: Callable[[], Any]) -> Tensor:
-    """What a hook that stops the forward has caught."""
+def _caught(
+    module: nn.Module, handle: RemovableHandle, run: Callable[[], Any], *, otherwise: str = ""
+) -> Tensor:
+    """What a hook that stops the forward has caught; `otherwise` says why it may have caught nothing."""
     try:
         with handle:
             run()
@@ -56,7 +60,9 @@ def _caught(module: nn.Module, handle: RemovableHandle, run: Callable[[], Any]) 
             ) from None
         return found
     raise ValueError(
-        f"the exit's module, a {type(module).__name__}, did not run in the model's forward"
+        otherwise
+        or f"the exit's module, a {type(module).__name__}, did not run in the model's forward: name one that "
+        "does with exit=TunedExit('path.to.module'), or choose exit='last'"
     )
 
 
@@ -82,7 +88,14 @@ def model_input(model: nn.Module, run: Callable[[], Any]) -> Tensor:
         for module in model.modules():
             if isinstance(module, nn.Embedding):
                 handles.enter_context(module.register_forward_hook(leave))
-        return _caught(model, model.register_forward_pre_hook(enter, with_kwargs=True), run)
+        handle = model.register_forward_pre_hook(enter, with_kwargs=True)
+        return _caught(
+            model,
+            handle,
+            run,
+            otherwise=f"{type(model).__name__} is given no tensor of real values, and embeds no tokens, so that "
+            "there is nothing to look at before it runs: choose exit='tuned', exit='last' or exit=MemoryExit()",
+        )
 
 
 def coarser(maps_BCXY: Tensor, size: Sequence[int]) -> Tensor:
@@ -259,6 +272,24 @@ def pool(
     weights_BT = mask.to(hidden.dtype)
     total_B1 = weights_BT.sum(dim=1, keepdim=True).clamp_min(1)
     return torch.einsum("bth,bt->bh", hidden, weights_BT) / total_B1
+
+
+def by_graph(hidden: Tensor, batch: Any) -> Tensor:
+    """A layer's output by sample: of a batch of graphs with a row a node, the mean of each graph.
+
+    Args:
+        hidden: what the layer puts out.
+        batch: what the model was given. A batch of graphs has in its own `batch` the graph of each node.
+    """
+    for graphs in filter(is_graph, leaves(batch)):
+        graph_of_node, count = getattr(graphs, "batch", None), own_size(graphs)
+        if count is None or not isinstance(graph_of_node, Tensor) or hidden.ndim != 2:
+            continue
+        if graph_of_node.shape == hidden.shape[:1]:
+            sums = hidden.new_zeros(count, hidden.shape[1]).index_add(0, graph_of_node, hidden)
+            nodes = torch.bincount(graph_of_node, minlength=count).clamp_min(1)
+            return sums / nodes[:, None].to(sums)
+    return hidden
 
 
 def pooled_features(

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.data.count import EXACT
 from sifting.model.parts import IGNORE, Part, PartKind, reduced_loss
 
 MOST_IGNORED = 8  # numbers that are tried as the one that means no label
@@ -73,6 +74,30 @@ def _fits(logits: Tensor, labels: Tensor) -> list[tuple[PartKind, int]]:
     if not found and labels.numel() == labels.shape[0] and logits.ndim == 2:
         found.append(("classes", 0))
     return found
+
+
+def one_each(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """At most one set of labels for each output, where no loss of the model says that it has several.
+
+    >>> both = [Part("logits", "labels", "classes"), Part("logits", "label_lengths", "classes")]
+    >>> [str(part.labels) for part in one_each(both)]
+    ['labels']
+
+    Those named just "labels" or "targets" are meant; where none or several are, nothing says which.
+    """
+    kept: list[Part] = []
+    for logits in dict.fromkeys(part.logits for part in parts):
+        found = [part for part in parts if part.logits == logits]
+        meant = [part for part in found if part.labels in EXACT] if len(found) > 1 else found
+        if len(meant) != 1:
+            names = [str(part.labels) for part in found]
+            raise ValueError(
+                f"the batch has {', '.join(map(repr, names))}, which all fit the model's {logits}, and nothing "
+                f"says which is trained: pass labels=lambda batch: batch[{names[0]!r}], or losses=lambda model, "
+                "batch: … that returns one loss a sample where it is the sum of several"
+            )
+        kept += meant
+    return tuple(kept)
 
 
 def usual(ways: Sequence[Part], labels: Tensor) -> Part | None:

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.data.tree import describe
 from sifting.model.by_sample import reduced_losses
 from sifting.model.call import Call, logits_of, loss_of
-from sifting.model.matching import match_parts, reproducing, tolerances, usual
+from sifting.model.matching import match_parts, one_each, reproducing, tolerances, usual
 from sifting.model.parts import (
     IGNORE,
     Part,
@@ -98,10 +99,7 @@ def resolve(
     options = match_parts(given, labels, ignore=ignore)
     if not options:
         if labels and reference is None and not custom:
-            raise ValueError(
-                f"{described(labels)} fit none of the model's outputs: {described(given) or 'none'}. "
-                "Pass loss_fn=, or forward= that returns the logits"
-            )
+            raise _unfit(call, batch, labels, given)
         bare = () if labels or reference is not None else given
         parts = tuple(Part(name, None, "classes") for name in bare)
         return Objective(call, parts, given, not labels, reference)
@@ -113,8 +111,29 @@ def resolve(
     parts = tuple(part for part in likely if part is not None)
     if reference is None and not custom:
         _check_usual(options, likely, given, labels)
+        parts = one_each(parts)
     found = None if custom or reference is None else _inside(model, reference, given, labels)
     return Objective(call, parts, given, reference is None and not custom, reference, found)
+
+
+def _unfit(
+    call: Call, batch: Any, labels: dict[str, Tensor], given: dict[str, Tensor]
+) -> ValueError:
+    """Why labels fit none of the outputs: of another kind, or of another number of samples."""
+    size = call.samples.size(batch)
+    rows = {name: len(value) for name, value in given.items() if len(value) != size}
+    if rows and len(rows) == len(given):
+        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in given.items())
+        return ValueError(
+            f"of {size} samples ({describe(batch)}) the model puts out {shapes}: not a row for each. Where "
+            "samples are not along the first dimension of all that the model takes (time first), let the "
+            "collate function put them there (batch_first=True), or pass take=lambda batch, indices: …, which "
+            "gives a batch of those samples; else forward= that returns a row for each sample"
+        )
+    return ValueError(
+        f"{described(labels)} fit none of the model's outputs: {described(given) or 'none'}. "
+        "Pass loss_fn=, or forward= that returns the logits"
+    )
 
 
 def _refuse_contrast(call: Call, model: nn.Module, batch: Any, given: dict[str, Tensor]) -> None:

@@ -38,8 +38,8 @@ def check_score(score: Score, parts: Sequence[Part], *, from_parts: bool) -> Non
         return
     if score in scores.NEEDS_LABELS and any(part.labels is None for part in parts):
         raise ValueError(
-            f"score={score!r} needs labels, and the batch has none: yield (inputs, labels) or a dict "
-            "with a 'labels' key, pass labels=lambda batch: …, or use score='entropy'"
+            f"score={score!r} needs labels in a tensor, and the batch has none: yield (inputs, labels) or a "
+            "dict with a 'labels' key, pass labels=lambda batch: torch.as_tensor(…), or use score='entropy'"
         )
     bare = [part for part in parts if not part.has_classes]
     if score != "loss" and bare:
