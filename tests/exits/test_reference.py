@@ -144,7 +144,7 @@ def test_one_other_label_is_found_when_its_sample_is_drawn(data: TensorDataset):
     sifter = Sifter(Net(), exit="last", score="reducible", reference=table, keep=0.5)
     batches = iter(sifter(DataLoader(TensorDataset(data.tensors[0], labels), batch_size=12)))
     next(batches)
-    with pytest.raises(ValueError, match="sample 47 has other labels .* as have 1 of 24 that"):
+    with pytest.raises(ValueError, match=r"sample 47 has other labels .* as have 1 of 24 that"):
         next(batches)
 
 
