@@ -135,9 +135,9 @@ def check_rows(trainer: Any, called: str) -> None:
         if base.__name__ in SAMPLES_OF_TRL:
             return
         raise ValueError(
-            f"{called} returned a {type(trainer).__name__}, a {base.__name__} of TRL, whose batches are not single "
-            "samples with a loss each, so that arms would tear them apart: compare supervised fine-tuning, or "
-            "train with and without sift= and hold the evaluations side by side"
+            f"{called} returned a {type(trainer).__name__}, a {base.__name__} of TRL, whose batches are not "
+            "single samples with a loss each, so that arms would tear them apart: compare supervised "
+            "fine-tuning, or train with and without sift= and hold the evaluations side by side"
         )
 
 
