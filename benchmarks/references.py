@@ -6,8 +6,9 @@
 Trains the network of `sift bench fashion-20` (1,600 updates on 64 of 128 candidates, exact losses) by each
 rule, in a plain loop. Beside the accuracy on the clean test set it says of what was kept: the share of
 wrong labels, how much is kept of what the model gets wrong though its label is right (half of it, at
-random), the share of the classes that is kept least and most, and how many samples were drawn but never kept. What a reference costs is in none of it. Results are added to a file, and those that are there
-are not made again.
+random), the share of the classes that is kept least and most, and how many samples were drawn but never
+kept. What a reference costs is in none of it. Results are added to a file, and those that are there are
+not made again.
 
 Rules: `loss` is the exact loss, `oracle…` know which labels are wrong, which nobody does: how much a perfect
 reference could help. The others take a reference's loss off: `linear` of a linear map on pixels that learned
