@@ -32,6 +32,26 @@ def test_ids_in_the_batch_name_the_samples(data: TensorDataset):
         unnamed.select((data.tensors[0], data.tensors[1]))
 
 
+def test_labels_are_told_apart_where_samples_bring_their_own_ids(data: TensorDataset):
+    class Named(TensorDataset):
+        def __getitem__(self, index: int) -> dict[str, object]:  # type: ignore[override]
+            return {"x": self.tensors[0][index], "labels": self.tensors[1][index], "id": index}
+
+    options = {"ids": "id", "forward": lambda model, batch: model(batch["x"])}
+    order = torch.Generator().manual_seed(1)
+    loader = DataLoader(Named(*data.tensors), batch_size=8, shuffle=True, generator=order)
+    before = order.get_state()
+    table = reference_losses(Net(), loader, **options)
+    assert torch.equal(order.get_state(), before)  # the loader's own order is still to come
+    sifter = Sifter(Net(), exit="last", score="reducible", reference=table, keep=0.5, **options)  # type: ignore[arg-type]
+    batch = next(iter(loader))
+    sifter.select(batch)
+    with pytest.raises(ValueError, match="of other data: sample"):
+        sifter.select({**next(iter(loader)), "labels": torch.full((8,), 4)})
+    # what comes once cannot be read again to see whether its labels stay
+    assert reference_losses(Net(), iter([batch]), **options).marks_N is None
+
+
 def test_labels_that_are_drawn_anew_leave_no_mark():
     class Masked(TensorDataset):
         def __getitem__(self, index: int) -> tuple[torch.Tensor, ...]:

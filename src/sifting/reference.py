@@ -54,7 +54,9 @@ def reference_losses(
     losses: list[Tensor] = []
     marks: list[Tensor | None] = []
     streams = RandomState.now()
-    own = OwnStreams(getattr(loader, "dataset", None))
+    parts = ("dataset", "sampler", "batch_sampler")
+    held = [loader, *(getattr(loader, name, None) for name in parts)]
+    own = [OwnStreams(one) for one in held]
     try:
         for batch, found in _read(sifter, loader):
             losses.append(_losses(sifter, batch, len(found)))
@@ -62,14 +64,16 @@ def reference_losses(
             ids += found
             if watch is not None:
                 watch(len(ids))
-        steady = bool(ids) and _steady(sifter, loader, marks[0])
+        known = [mark for mark in marks if mark is not None]
+        marks_N = torch.cat(known) if ids and len(known) == len(marks) else None
+        if marks_N is not None and not _steady(sifter, loader, ids, marks_N):
+            marks_N = None
     finally:
-        own.restore()
+        for kept in own:
+            kept.restore()
         streams.restore()
     if not ids:
         raise ValueError("the loader gives no batch, so there is nothing to compute losses of")
-    known = [mark for mark in marks if mark is not None]
-    marks_N = torch.cat(known) if steady and len(known) == len(marks) else None
     return _table(ids, torch.cat(losses), marks_N, about or type(model).__name__)
 
 
@@ -106,13 +110,16 @@ def _losses(sifter: Sifter, batch: Any, count: int) -> Tensor:
     return losses_B.cpu()
 
 
-def _steady(sifter: Sifter, loader: Any, before: Tensor | None) -> bool:
+def _steady(sifter: Sifter, loader: Any, ids: list[Any], marks_N: Tensor) -> bool:
     """Whether samples that are read again have the same labels: not where masks are drawn again."""
-    if before is None or sifter._scorer.call.ids is not None:
-        return before is not None and sifter._scorer.call.ids is None
-    batch, _ = next(_read(sifter, loader))
-    again = label_marks(sifter._scorer.call, batch)
-    return again is not None and torch.equal(before, again)
+    if isinstance(loader, Iterator):
+        return False  # there is no second time
+    batch, found = next(_read(sifter, loader), (None, []))
+    again_B = label_marks(sifter._scorer.call, batch) if found else None
+    places = {one: place for place, one in enumerate(ids)}
+    if again_B is None or not all(one in places for one in found):
+        return False
+    return torch.equal(marks_N[[places[one] for one in found]], again_B)
 
 
 def _table(

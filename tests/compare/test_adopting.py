@@ -12,13 +12,15 @@ import torch.nn.functional as F
 from rich.console import Console
 from torch.utils.data import DataLoader
 
+from sifting import Sifter
 from sifting.compare import calibration
 from sifting.compare.adopting import adopted
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.workload import FunctionWorkload, OwnConfig
 from sifting.integrations.trainer import SiftTrainer
+from sifting.integrations.trl import dft_losses
 from sifting.training.run_folder import read_run
-from tests.helpers import hf_trainer, trl_sft
+from tests.helpers import hf_trainer, trl_pairs, trl_sft
 from tests.helpers.lightning_runs import data
 from tests.helpers.models import Net
 from tests.helpers.trainer_models import Texts, classifier
@@ -35,10 +37,10 @@ def make_trainer(seed: int, kind: Any = hf_trainer.Watched, **more: Any) -> Any:
     return kind(model=classifier(), args=args, **given)
 
 
-def make_sft(seed: int) -> Any:
+def make_sft(seed: int, **options: Any) -> Any:
     rows = trl_sft.data(32)
     extra = {"eval_dataset": rows}
-    return trl_sft.make(Path("unused"), trl_sft.Watched, rows=rows, extra=extra)
+    return trl_sft.make(Path("unused"), trl_sft.Watched, rows=rows, extra=extra, **options)
 
 
 class Module(pl.LightningModule):
@@ -138,6 +140,29 @@ def test_what_cannot_be_compared_is_refused_by_name() -> None:
     problem = problem_of(lambda seed: Silent())
     with pytest.raises(ValueError, match="'hits' is monitored, and validation_step logs other"):
         problem.evaluate(problem.model)
+
+
+@pytest.mark.parametrize("kind", [trl_pairs.WatchedDPO, trl_pairs.SiftedReward])
+def test_a_trainer_whose_rows_are_no_samples_is_refused(kind: Any) -> None:
+    def build(seed: int) -> Any:
+        return trl_pairs.make(Path("unused"), kind, extra={"eval_dataset": trl_pairs.pairs(8)})
+
+    with pytest.raises(
+        ValueError, match=rf"returned a {kind.__name__}, a \w+ of TRL, whose batches"
+    ):
+        problem_of(build)
+
+
+def test_what_trl_does_to_a_loss_is_done_in_a_comparison() -> None:
+    problem = problem_of(lambda seed: make_sft(seed, neftune_noise_alpha=50.0))
+    batch = next(iter(problem.batches()))
+    problem.model.train()
+    losses = [float(problem.loss(problem.model, batch).detach()) for _ in range(2)]
+    assert losses[0] != losses[1]  # noise is drawn anew in training
+    sifter = Sifter(problem.model, exit=1, score="loss", keep=0.5)
+    assert torch.equal(sifter.score(batch), sifter.score(batch))  # and is not in the scores
+    problem = problem_of(lambda seed: make_sft(seed, loss_type="dft"))
+    assert problem.sifter == {"losses": dft_losses}
 
 
 def test_what_is_neither_a_trainer_nor_a_module_is_not_adopted() -> None:

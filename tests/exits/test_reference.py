@@ -137,6 +137,17 @@ def test_a_few_other_labels_are_found_within_an_epoch(data: TensorDataset, exit:
     assert bool(table._checked_N.all())
 
 
+def test_one_other_label_is_found_when_its_sample_is_drawn(data: TensorDataset):
+    table = reference_losses(Net(), DataLoader(data, batch_size=8))
+    labels = data.tensors[1].clone()
+    labels[47] = (labels[47] + 1) % 5  # the last of the second batch of candidates
+    sifter = Sifter(Net(), exit="last", score="reducible", reference=table, keep=0.5)
+    batches = iter(sifter(DataLoader(TensorDataset(data.tensors[0], labels), batch_size=12)))
+    next(batches)
+    with pytest.raises(ValueError, match=r"sample 47 has other labels .* as have 1 of 24 that"):
+        next(batches)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -30,6 +30,8 @@ ABOUT_BATCHES = [
     "pad",
 ]
 
+SAMPLES_OF_TRL = ("SFTTrainer", "PRMTrainer")  # whose batches are samples
+
 
 def adopted(made: Any, called: str) -> tuple[Problem, dict[str, Any]] | None:
     """The problem that a trainer means, and its settings of a run; None where it is no trainer.
@@ -55,6 +57,7 @@ def _is_a(module: str, name: str, made: Any) -> bool:
 def of_trainer(trainer: Any, called: str) -> tuple[Problem, dict[str, Any]]:
     """From a Hugging Face `Trainer`, TRL's too: its own evaluation metric counts."""
     args = trainer.args
+    check_rows(trainer, called)
     if trainer.train_dataset is None or trainer.eval_dataset is None:
         missing = "train_dataset" if trainer.train_dataset is None else "eval_dataset"
         raise ValueError(
@@ -72,9 +75,10 @@ def of_trainer(trainer: Any, called: str) -> tuple[Problem, dict[str, Any]]:
     if greater is None:
         greater = not metric.endswith("loss")
     trainer.callback_handler.callbacks.clear()  # nothing of its own loop runs
+    _add_noise(trainer)
     loader = trainer.get_train_dataloader()
     sift = getattr(trainer, "_sift", None)
-    losses = trainer_losses(trainer)
+    losses = _losses(trainer)
     sifter = {} if losses is None else {"losses": losses}
     if isinstance(sift, dict):
         loader = loader.loader  # a sifted trainer's, as it was before
@@ -119,6 +123,40 @@ def of_trainer(trainer: Any, called: str) -> tuple[Problem, dict[str, Any]]:
         "clip": args.max_grad_norm or None,
         "autocast": autocast,
     }
+
+
+def check_rows(trainer: Any, called: str) -> None:
+    """Raise where the rows of a batch are no samples: of most of TRL's trainers, whose pairs and groups
+    an arm would tear apart.
+    """
+    for base in type(trainer).__mro__:
+        if base.__module__.split(".")[0] != "trl" or not base.__name__.endswith("Trainer"):
+            continue
+        if base.__name__ in SAMPLES_OF_TRL:
+            return
+        raise ValueError(
+            f"{called} returned a {type(trainer).__name__}, a {base.__name__} of TRL, whose batches are not "
+            "single samples with a loss each, so that arms would tear them apart: compare supervised "
+            "fine-tuning, or train with and without sift= and hold the evaluations side by side"
+        )
+
+
+def _add_noise(trainer: Any) -> None:
+    """NEFTune's noise on the embeddings, which the Trainer's own loop would put there."""
+    if getattr(trainer, "neftune_noise_alpha", None) is not None:
+        from transformers.integrations.neftune import activate_neftune
+
+        activate: Any = activate_neftune  # has no types
+        activate(trainer.model, trainer.neftune_noise_alpha, trainer.accelerator)
+
+
+def _losses(trainer: Any) -> Any:
+    """What is trained, one a sample; None where it is the model's own loss."""
+    if getattr(trainer.args, "loss_type", None) == "dft":
+        from sifting.integrations.trl import dft_losses
+
+        return dft_losses
+    return trainer_losses(trainer)
 
 
 def of_module(module: Any, called: str) -> Problem:

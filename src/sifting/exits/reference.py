@@ -32,9 +32,6 @@ from sifting.selection.choice import Rule
 
 REDUCIBLE = "reducible"
 FORMAT = 1
-CHECKED = (
-    8  # samples of a batch whose labels are held against the reference's, after the first batch
-)
 SHOWN = 5  # IDs that a message names
 MANY = 2**31  # a larger number is no index, but a hash or a mistake
 
@@ -175,9 +172,7 @@ class ReferenceTable(Reference):
             return
         ids = self._names(call, batch, ids)
         places_B = self._found(ids)
-        # all samples of the first batch, some of each later one, until every sample was looked at
-        most = CHECKED if bool(self._checked_N.any()) else len(places_B)
-        rows_R = (~self._checked_N[places_B]).nonzero().squeeze(1)[:most]
+        rows_R = (~self._checked_N[places_B]).nonzero().squeeze(1)  # each sample is looked at once
         marks_R = label_marks(call, batch, rows=rows_R.tolist()) if len(rows_R) else None
         if marks_R is None:
             return
@@ -272,16 +267,22 @@ def label_marks(call: Call, batch: Any, *, rows: Sequence[int] | None = None) ->
     if not labels or any(len(value) != size for value in labels):
         return None
     some = range(size) if rows is None else rows
-    return torch.tensor([_mark([value[row] for value in labels]) for row in some])
+    there = [_numbered(value) if isinstance(value, Tensor) else value for value in labels]
+    return torch.tensor([_mark([value[row] for value in there]) for row in some])
+
+
+def _numbered(labels: Any) -> Any:
+    """Labels as an array of one of two types; a batch at once, since each call of torch takes microseconds."""
+    found = torch.as_tensor(labels).detach().cpu()
+    return (found.float() if found.is_floating_point() else found.long()).numpy()
 
 
 def _mark(labels: list[Any]) -> int:
     mark = 0
     for value in labels:
-        flat = torch.as_tensor(value).detach().cpu().reshape(-1)
-        flat = flat.float() if flat.is_floating_point() else flat.long()
+        flat = (_numbered(value) if isinstance(value, Tensor | list | tuple) else value).reshape(-1)
         flat = flat[1:] if len(flat) > 1 else flat  # packing hides what nothing predicts
-        mark = zlib.crc32(flat[flat != IGNORE].numpy().tobytes(), mark)
+        mark = zlib.crc32(flat[flat != IGNORE].tobytes(), mark)
     return mark
 
 
