@@ -87,3 +87,9 @@ def test_a_task_of_which_nothing_has_finished_has_no_result(tmp_path: Path) -> N
     assert result_of(folder) is None
     assert keep_results(tmp_path, tmp_path / "out") == []
     assert not (tmp_path / "out").exists()
+
+
+def test_results_of_another_task_are_refused(tmp_path: Path) -> None:
+    checksums.write_json(tmp_path / "digits.json", {"format": FORMAT, "task": "../../fashion"})
+    with pytest.raises(RunError, match=r"digits\.json is of task '\.\./\.\./fashion', not of"):
+        read_results(tmp_path)
