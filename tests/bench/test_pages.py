@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sifting.bench.pages import texts
+from sifting.bench.pages import texts, write_pages
 from sifting.bench.results import RESULTS, read_results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,3 +35,11 @@ def test_a_figure_that_was_retyped_is_found(tmp_path: Path) -> None:
     assert texts(ROOT / RESULTS, tmp_path)[tmp_path / "README.md"] != (
         tmp_path / "README.md"
     ).read_text(encoding="utf-8")
+
+
+def test_a_folder_without_pages_gets_them(tmp_path: Path) -> None:
+    pages = tmp_path / "pages"
+    written = write_pages(ROOT / RESULTS, pages)
+    assert pages / "README.md" in written
+    text = (pages / "README.md").read_text(encoding="utf-8")
+    assert all(f"](bench/{name}.md)" in text for name in read_results(ROOT / RESULTS))

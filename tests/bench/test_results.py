@@ -93,3 +93,24 @@ def test_results_of_another_task_are_refused(tmp_path: Path) -> None:
     checksums.write_json(tmp_path / "digits.json", {"format": FORMAT, "task": "../../fashion"})
     with pytest.raises(RunError, match=r"digits\.json is of task '\.\./\.\./fashion', not of"):
         read_results(tmp_path)
+
+
+def test_advice_joins_what_was_measured_before(tmp_path: Path) -> None:
+    asked = {"size": "full", "updates": 600}
+    arms = {"auto": {"saving": 0.123456789}}
+    results, folder = tmp_path / "results", tmp_path / "runs" / "digits"
+    folder.mkdir(parents=True)
+    results.mkdir()
+    checksums.write_json(folder / "bench.json", {"format": FORMAT, "asked": asked})
+    checksums.write_json(folder / "advice.json", {"arms": arms, "pays": True, "sentence": "Do."})
+    assert keep_results(tmp_path / "runs", results) == []  # nothing was measured that it could join
+    measured = {"format": FORMAT, "task": "digits", "asked": asked, "advice": None}
+    checksums.write_json(results / "digits.json", measured)
+    assert keep_results(tmp_path / "runs", results) == [results / "digits.json"]
+    expected = {"arms": {"auto": {"saving": 0.12346}}, "pays": True, "sentence": "Do."}
+    assert read_results(results)["digits"] == {**measured, "advice": expected}
+    checksums.write_json(results / "digits.json", {**measured, "asked": {**asked, "updates": 100}})
+    with pytest.raises(
+        RunError, match=r"advice on 600 updates \(full\).*measured with 100 \(full\)"
+    ):
+        keep_results(tmp_path / "runs", results)

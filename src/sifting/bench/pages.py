@@ -1,6 +1,6 @@
 """The pages of results: one table of all tasks, and a page for each. Nothing here measures.
 
-PAGES/README.md         its part between the markers is written anew
+PAGES/README.md         its part between the markers is written anew; made where there is none
 PAGES/bench/TASK.md     a page, and TASK.svg
 """
 
@@ -30,6 +30,7 @@ from sifting.markdown import Markdown, table
 from sifting.report.figures.canvas import capital
 
 START, END = "<!-- tasks: sift bench report -->", "<!-- end of tasks -->"
+NEW = f"# Results\n\n{START}\n{END}\n"  # of a folder that has no page yet
 NOTES = "_notes.json"  # what people say of a task
 RIGHT = "the sign of the prediction is right for {right} of {count} points"
 
@@ -66,13 +67,13 @@ def texts(results: Path, pages: Path) -> dict[Path, str]:
 
     Args:
         results: folder of the results.
-        pages: folder of the pages, whose README has the markers.
+        pages: folder of the pages, whose README, where there is one, has the markers.
     """
     found, notes = read_results(results), _optional(results / NOTES)
     ordered = {name: found[name] for name in [*TASKS, *LANGUAGE] if name in found}
     ordered |= {name: result for name, result in found.items() if name not in ordered}
     readme = pages / "README.md"
-    text = readme.read_text(encoding="utf-8")
+    text = readme.read_text(encoding="utf-8") if readme.exists() else NEW
     if START not in text or END not in text:
         raise ValueError(f"{readme} has no place for the table: put {START} and {END} into it")
     block = f"{START}\n{summary(ordered)}\n{END}"

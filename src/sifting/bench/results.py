@@ -34,13 +34,15 @@ LENGTHS = {
 def keep_results(runs: Path, out: Path) -> list[Path]:
     """Write a file for each task that has been run; returns them.
 
+    Where a task was only advised on here, the advice joins what was measured before.
+
     Args:
         runs: folder of `sift bench`.
         out: folder of the results.
     """
     written = []
     for note in sorted(runs.glob(f"*/{NAME}")):
-        found = result_of(note.parent)
+        found = result_of(note.parent) or _advised(note.parent, out)
         if found is None:
             continue
         out.mkdir(parents=True, exist_ok=True)
@@ -127,6 +129,21 @@ def result_of(folder: Path) -> dict[str, Any] | None:
         }
     )
     return found
+
+
+def _advised(folder: Path, out: Path) -> dict[str, Any] | None:
+    """The results that a task has already, with advice of today; None where either is missing."""
+    advice, path = _advice(folder / ADVICE), out / f"{folder.name}.json"
+    if advice is None or not path.exists():
+        return None
+    asked = checksums.read_json(folder / NAME, required=False)["asked"]
+    known = checksums.read_json(path, required=False)
+    if any(known["asked"][key] != asked[key] for key in ("size", "updates")):
+        raise RunError(
+            f"{folder} has advice on {asked['updates']} updates ({asked['size']}), and {path} was measured with "
+            f"{known['asked']['updates']} ({known['asked']['size']}): ask for advice on these"
+        )
+    return {**known, "advice": rounded(advice)}
 
 
 def _advice(path: Path) -> dict[str, Any] | None:
