@@ -102,7 +102,8 @@ def test_advice_joins_what_was_measured_before(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     results.mkdir()
     checksums.write_json(folder / "bench.json", {"format": FORMAT, "asked": asked})
-    checksums.write_json(folder / "advice.json", {"arms": arms, "pays": True, "sentence": "Do."})
+    said = {"target": "digits", "arms": arms, "pays": True, "sentence": "Do."}
+    checksums.write_json(folder / "advice.json", said)
     assert keep_results(tmp_path / "runs", results) == []  # nothing was measured that it could join
     measured = {"format": FORMAT, "task": "digits", "asked": asked, "advice": None}
     checksums.write_json(results / "digits.json", measured)
