@@ -21,6 +21,8 @@ from sifting.plain import MOST, Plain, generator_state
         (lambda p: p.whole("a", most=2), {"a": 3}),
         (lambda p: p.flag("a"), {"a": 1}),
         (lambda p: p.number("a"), {"a": math.inf}),
+        (lambda p: p.number("a"), {"a": 10**400}),
+        (lambda p: p.numbers("a", nan=True), {"a": [10**400]}),
         (lambda p: p.numbers("a", length=2), {"a": [1.0]}),
         (lambda p: p.numbers("a"), {"a": "12"}),
         (lambda p: p.items("a"), {"a": "12"}),

@@ -267,6 +267,8 @@ def test_a_state_says_its_version_and_another_is_refused_by_it(net: Net) -> None
         ValueError, match=rf"has version {VERSION - 1}, and this release reads version {VERSION}"
     ):
         load_saved(sifter, {**state, "version": VERSION - 1})
+    with pytest.raises(ValueError, match=r"has version tensor\(\[\]\)"):
+        load_saved(sifter, {**state, "version": torch.zeros(0)})
     with pytest.raises(ValueError, match="has version 'junk'"):
         load_saved(sifter, "junk")  # type: ignore[arg-type]
 

@@ -82,12 +82,7 @@ class Plain:
         wanted = f"a list of {'numbers' if length is None else f'{length} numbers'}"
         if not isinstance(values, list | tuple):
             self.refuse(name, wanted)
-        sound = all(
-            isinstance(value, int | float)
-            and not isinstance(value, bool)
-            and (math.isfinite(value) or (nan and math.isnan(value)))
-            for value in values
-        )
+        sound = all(_is_number(value, nan=nan) for value in values)
         if not sound or (length is not None and len(values) != length):
             self.refuse(name, wanted)
         return [float(value) for value in values]
@@ -149,6 +144,15 @@ def generator_state(value: Any) -> Tensor:
     state: Tensor = value.detach().cpu()
     torch.Generator().set_state(state)
     return state
+
+
+def _is_number(value: Any, *, nan: bool) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value) or (nan and math.isnan(value))
+    except OverflowError:  # a whole number that no float holds
+        return False
 
 
 def _shown(value: Any) -> str:

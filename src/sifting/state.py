@@ -46,8 +46,8 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
 
 def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     """Put a state into a sifter; one that is refused changes nothing."""
-    if not isinstance(state, Mapping) or state.get("version") != VERSION:
-        given = state.get("version") if isinstance(state, Mapping) else state
+    given = state.get("version") if isinstance(state, Mapping) else state
+    if not isinstance(state, Mapping) or not isinstance(given, int) or given != VERSION:
         raise ValueError(
             f"this sifter state has version {given!r}, and this release reads "
             f"version {VERSION}: finish the run with the release it was started with, or start over"

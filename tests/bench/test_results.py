@@ -89,6 +89,12 @@ def test_a_task_of_which_nothing_has_finished_has_no_result(tmp_path: Path) -> N
     assert not (tmp_path / "out").exists()
 
 
+def test_results_of_another_task_are_refused(tmp_path: Path) -> None:
+    checksums.write_json(tmp_path / "digits.json", {"format": FORMAT, "task": "../../fashion"})
+    with pytest.raises(RunError, match=r"digits\.json is of task '\.\./\.\./fashion', not of"):
+        read_results(tmp_path)
+
+
 def test_advice_joins_what_was_measured_before(tmp_path: Path) -> None:
     asked = {"size": "full", "updates": 600}
     arms = {"auto": {"saving": 0.123456789}}
@@ -96,7 +102,8 @@ def test_advice_joins_what_was_measured_before(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     results.mkdir()
     checksums.write_json(folder / "bench.json", {"format": FORMAT, "asked": asked})
-    checksums.write_json(folder / "advice.json", {"arms": arms, "pays": True, "sentence": "Do."})
+    said = {"target": "digits", "arms": arms, "pays": True, "sentence": "Do."}
+    checksums.write_json(folder / "advice.json", said)
     assert keep_results(tmp_path / "runs", results) == []  # nothing was measured that it could join
     measured = {"format": FORMAT, "task": "digits", "asked": asked, "advice": None}
     checksums.write_json(results / "digits.json", measured)

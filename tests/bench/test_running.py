@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from sifting import checksums
 from sifting.bench import protocol
 from sifting.bench.pages import END, START, write_pages
 from sifting.bench.plots import measured_saving
@@ -104,6 +105,21 @@ def test_a_note_that_was_changed_is_refused_by_name(ran: Path, bench: Bench) -> 
             result_of(ran / "digits")
     finally:
         note.write_bytes(whole)
+
+
+def test_a_note_of_another_task_is_refused(ran: Path, bench: Bench, tmp_path: Path) -> None:
+    note = ran / "digits" / "bench.json"
+    whole = note.read_bytes()
+    checksums.write_json(note, {**checksums.read_json(note), "task": "../elsewhere"})
+    said = r"bench\.json is of task '\.\./elsewhere', not of 'digits'"
+    try:
+        with pytest.raises(RunError, match=said):
+            TaskRun("digits", TASKS["digits"], bench)
+        with pytest.raises(RunError, match=said):
+            keep_results(ran, tmp_path / "results")
+    finally:
+        note.write_bytes(whole)
+    assert not (tmp_path / "elsewhere.json").exists()
 
 
 def test_two_processes_do_not_run_one_task(ran: Path, bench: Bench) -> None:

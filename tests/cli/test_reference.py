@@ -55,3 +55,19 @@ def test_what_cannot_be_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_its_own_options_are_where_to_and_whose_weights() -> None:
     names = {field.name for field in fields(ReferenceOptions)}
     assert names == {"out", "config", "weights", "set"}
+
+
+def test_a_folder_that_is_gone_in_the_end_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "there" / "reference.json"
+    out.parent.mkdir()
+
+    def losses(*args: object, **options: object) -> ReferenceTable:
+        out.parent.rmdir()
+        return ReferenceTable(torch.zeros(2))
+
+    monkeypatch.setattr("sifting.cli.reference.reference_losses", losses)
+    assert main(["reference", TARGET, "--out", str(out)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "reference.json: it cannot be written: No such file" in said

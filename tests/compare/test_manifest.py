@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sifting import checksums
 from sifting.compare.budget import ArmWork, parse_budget
 from sifting.compare.calibration import Calibration
 from sifting.compare.manifest import Manifest, make_manifest, read_manifest
@@ -112,4 +113,18 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         read_manifest(tmp_path)
     path.write_text(json.dumps({**content, "format": 1}))
     with pytest.raises(RunError, match="has format 1, and this release continues with format 2"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["../elsewhere", "/elsewhere", "..", "a/b", "", ".hidden", 3])
+def test_a_folder_outside_of_the_comparison_is_refused(tmp_path: Path, folder: object) -> None:
+    made("1000u").write(tmp_path)
+    path = tmp_path / "comparison.json"
+    content = checksums.read_json(path)
+    content["arms"]["sift"]["folder"] = folder
+    checksums.write_json(path, content)
+    with pytest.raises(RunError, match=r"comparison\.json is damaged"):
+        read_manifest(tmp_path)
+    checksums.write_json(path, {**content, "arms": []})
+    with pytest.raises(RunError, match=r"comparison\.json is damaged"):
         read_manifest(tmp_path)

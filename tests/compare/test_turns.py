@@ -150,3 +150,16 @@ def test_time_left_goes_by_the_updates_made_since_the_start(
     assert left.seconds == pytest.approx(30)
     left.note(one, 10)
     assert left.seconds == 0
+
+
+@pytest.mark.parametrize("which", ["tuned", "tuned/seed-0"])
+def test_nothing_is_written_through_a_link_in_the_folder(
+    which: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "all" / which
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "elsewhere")
+    assert run(tmp_path / "all", "--arms", "tuned", "--seeds", "0", "--no-control") == 2
+    assert f"{which} is a link" in capsys.readouterr().err
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -63,6 +63,14 @@ def test_what_is_damaged_is_deleted_and_said_and_links_are_not_followed(
     assert elsewhere.exists()
 
 
+def test_an_entry_is_not_locked_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("kept")
+    (tmp_path / "entry.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match=r"entry\.lock is a link"), alone(tmp_path / "entry"):
+        pass
+    assert (tmp_path / "elsewhere").read_text() == "kept"
+
+
 def test_one_process_at_a_time_makes_an_entry(tmp_path: Path) -> None:
     order: list[str] = []
 

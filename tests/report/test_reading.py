@@ -100,9 +100,14 @@ def test_links_out_of_the_folder_are_not_followed(runs: Path, tmp_path: Path) ->
     (path / "config.json").unlink()
     (path / "config.json").symlink_to(secret / "config.json")
     os.mkfifo(write(replace(made("pipe", 0), path=Path("pipe")), runs) / "reference.json")
+    # read for its checksum alone, and as long as somebody likes
+    path = write(replace(made("audited", 0), path=Path("audited")), runs)
+    (path / "audits.jsonl").unlink(missing_ok=True)
+    (path / "audits.jsonl").symlink_to(secret / "metrics.jsonl")
     found = collect([runs])
     assert {s.name: s.reason for s in found.skipped} == {
         "thief": "config.json is a link out of the folder that was given",
+        "audited": "audits.jsonl is a link out of the folder that was given",
         "pipe": "reference.json is not a file",
     }
     assert "secret" not in page(found, written="now")

@@ -105,3 +105,15 @@ def test_nothing_is_written_or_deleted_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="step-00000001 is a link"):
         checkpoints.save(10, {"x": 1}, keep=1)
     assert precious.read_text() == "precious"
+
+
+def test_one_of_a_later_step_does_not_take_the_place_of_what_was_just_written(
+    tmp_path: Path,
+) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
+    checkpoints.path(99).mkdir(parents=True)
+    (checkpoints.path(99) / "state.pt").write_text("somebody's")
+    for step in (10, 20):
+        checkpoints.save(step, {"update": step, "run": "me"}, keep=1)
+    assert checkpoints.steps() == [20, 99]
+    assert checkpoints.newest("me").step == 20

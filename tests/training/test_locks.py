@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import json
 import os
+import platform
 import signal
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from sifting.training import locks
 from sifting.training.locks import locked
 from sifting.training.run_folder import RunError
 
@@ -68,3 +73,48 @@ def test_other_ranks_do_not_lock(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot write to"), locked(tmp_path / "file"):
         pass
+
+
+def test_nothing_is_locked_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text("kept")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match=r"\.lock is a link"), locked(tmp_path / "run"):
+        pass
+    assert (tmp_path / "elsewhere").read_text() == "kept"
+
+
+ORPHAN = """
+import fcntl, os, sys, time
+lock = os.open(sys.argv[1] + "/.lock", os.O_RDWR | os.O_CREAT)
+fcntl.flock(lock, fcntl.LOCK_EX)
+worker = os.fork()
+if worker == 0:  # of its loader: it has the lock as well
+    os.close(1)
+    time.sleep(600)
+print(worker, flush=True)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="forks")
+def test_what_a_dead_process_forked_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = subprocess.Popen(
+        [sys.executable, "-c", ORPHAN, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    worker = int(first.communicate(timeout=60)[0])
+    held = {"process": first.pid, "host": platform.node(), "command": "sift", "since": "today"}
+    (tmp_path / ".locked-by.json").write_text(json.dumps(held))
+    try:
+        monkeypatch.setattr(locks, "ORPHANS", 0.1)
+        with pytest.raises(RunError, match=f"in use by process {first.pid} on"), locked(tmp_path):
+            pass
+        monkeypatch.setattr(locks, "ORPHANS", 60.0)
+        timer = threading.Timer(0.5, os.kill, (worker, signal.SIGKILL))
+        timer.start()
+        with locked(tmp_path):
+            assert timer.finished.is_set()
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL)

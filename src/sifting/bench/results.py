@@ -12,7 +12,7 @@ import numpy as np
 
 from sifting import checksums
 from sifting.bench import protocol
-from sifting.bench.running import ADVICE, FORMAT, NAME
+from sifting.bench.running import ADVICE, FORMAT, NAME, check_task
 from sifting.training.run_folder import Run, RunError, read_run
 from sifting.verdict import judge
 from sifting.verdict.curves import curve_of
@@ -63,6 +63,7 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
             )
         if not isinstance(content.get("task"), str):
             raise RunError(f"{path} is damaged: it names no task")
+        check_task(path, content, path.stem)
         found[content["task"]] = content
     return found
 
@@ -80,7 +81,10 @@ def result_of(folder: Path) -> dict[str, Any] | None:
     runs = [run for run in runs if run.status in ("finished", "failed")]
     if not any(run.config["arm"] == protocol.BASELINE for run in runs):
         return None
+    check_task(folder / NAME, note, folder.name)  # which names the file that is written
     manifest = checksums.read_json(folder / "compared" / "comparison.json", required=False)
+    _require(folder / NAME, note, "about", "command", "asked", "waited")
+    _require(folder / "compared" / "comparison.json", manifest, "arms")
     by_arm: dict[str, list[Run]] = {}
     for run in runs:
         by_arm.setdefault(run.config["arm"], []).append(run)
@@ -147,7 +151,16 @@ def _advice(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     found = checksums.read_json(path, required=False)
+    check_task(path, found, path.parent.name, key="target")
+    _require(path, found, "arms", "pays", "sentence")
     return {"arms": found["arms"], "pays": found["pays"], "sentence": found["sentence"]}
+
+
+def _require(path: Path, content: Mapping[str, Any], *names: str) -> None:
+    """Raise unless a file holds what is read from it."""
+    missing = [name for name in names if name not in content]
+    if missing:
+        raise RunError(f"{path} is damaged: it has no {missing[0]}")
 
 
 def _figures(arm: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -140,7 +140,8 @@ class TaskRun:
             return fresh
         try:
             found = checksums.read_json(path, required=False)  # those of before have none
-            then = found["asked"]
+            then = dict(found["asked"])
+            check_task(path, found, self.name)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunError(f"{path} is damaged: {type(error).__name__} {error}") from error
         changed = [key for key in asked if then.get(key) != asked[key]]
@@ -150,7 +151,7 @@ class TaskRun:
                 f"{self.out} holds this task with other settings ({shown}): continue with its own, or choose "
                 "another folder"
             )
-        return found
+        return {**fresh, **found}
 
     def _write_note(self, **more: Any) -> None:
         self.note = {**self.note, **more}
@@ -209,7 +210,11 @@ class TaskRun:
         problem = self.workload.problem(config)
         found = advise(problem, updates=self.length, config=config, target=self.name)
         tell(console, f"{self.name}: {sentence(found)}")
-        checksums.write_json(self.out / ADVICE, {**found.to_dict(), "sentence": sentence(found)})
+        try:
+            said = {**found.to_dict(), "sentence": sentence(found)}
+            checksums.write_json(self.out / ADVICE, said)
+        except OSError as error:
+            raise RunError(f"cannot write to {self.out}: {error}") from error
         return None
 
     @property
@@ -265,6 +270,27 @@ class TaskRun:
         waited = wait_until_quiet(lambda text: tell(console, text))
         if waited:
             self._write_note(waited=self.note["waited"] + waited)
+
+
+def check_task(path: Path, content: Mapping[str, Any], name: str, *, key: str = "task") -> None:
+    """Raise unless a file is of the task in whose folder, or under whose name, it is.
+
+    >>> check_task(Path("digits/bench.json"), {"task": "fashion"}, "digits")
+    Traceback (most recent call last):
+    sifting.training.run_folder.RunError: digits/bench.json is of task 'fashion', not of 'digits': ...
+
+    Args:
+        path: of the file.
+        content: what it holds.
+        name: of the task.
+        key: under which it says of which task it is.
+    """
+    said = content.get(key)
+    if said != name:
+        raise RunError(
+            f"{path} is of task {str(said)[:80]!r}, not of {name!r}: put each file, or folder, back under its "
+            "own name"
+        )
 
 
 def chosen_by(metric: str, summary: Any) -> float | None:

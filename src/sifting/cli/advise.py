@@ -14,7 +14,7 @@ from sifting import files
 from sifting.advice.observing import EFFORT, advise
 from sifting.advice.phases import Advice
 from sifting.advice.wording import COLUMNS, rows, sentence, trial_lines
-from sifting.cli.parsing import check_out_file, parse_preset, refuse, run_many
+from sifting.cli.parsing import check_out_file, parse_preset, refuse, run_many, writing
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.live import tell
 from sifting.compare.workload import (
@@ -131,7 +131,8 @@ def _run(words: list[str], console: Console) -> str | None:
     if options.confirm is not None:
         stopped, found["confirmed"] = _confirm(asked, options.confirm, console)
     if options.out is not None:
-        files.write_json(options.out, found)
+        with writing(options.out):
+            files.write_json(options.out, found)
         tell(console, options.out)
     return stopped
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
@@ -137,10 +138,23 @@ def check_out_file(path: Path) -> None:
     """Raise unless a file can be written there once there is something to write, which may be hours later."""
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise ValueError(f"--out {path}: that is a folder, or its folder does not exist")
-    try:
+    with writing(path):
         files.check_writable(path.absolute().parent)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """While a file is written that the user has named: where the disk refuses, that is said and no traceback.
+
+    Args:
+        path: of the file, whose folder may be gone by the time there is something to write.
+    """
+    try:
+        yield
     except OSError as error:
-        raise ValueError(f"--out {path}: it cannot be written: {error.strerror}") from error
+        raise ValueError(
+            f"--out {path}: it cannot be written: {error.strerror or error}"
+        ) from error
 
 
 def run_many(

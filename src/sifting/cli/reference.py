@@ -12,7 +12,7 @@ import tyro
 from rich.console import Console
 from torch import nn
 
-from sifting.cli.parsing import check_out_file, parse_preset, refuse, run_many
+from sifting.cli.parsing import check_out_file, parse_preset, refuse, run_many, writing
 from sifting.compare.live import tell
 from sifting.compare.workload import named_workload, parse_settings, seed_all
 from sifting.reference import reference_losses
@@ -75,7 +75,8 @@ def _run(words: list[str], console: Console) -> str | None:
 
     loader = problem.batches(problem.batch) if problem.sized else problem.batches()
     table = reference_losses(problem.model, loader, about=about, watch=watch, **problem.sifter)
-    table.save(options.out)
+    with writing(options.out):
+        table.save(options.out)
     finite = table.losses_N[table.losses_N.isfinite()]
     tell(
         console,

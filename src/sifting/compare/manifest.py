@@ -148,6 +148,9 @@ def read_manifest(out: Path) -> Manifest | None:
                 "finish the comparison with the release it was started with, or choose another folder"
             )
         content = checksums.read_json(path)
+        for arm, row in content["arms"].items():
+            if row["folder"] != folder_name(row["folder"], {}):
+                raise ValueError(f"arm {arm[:80]!r} has the folder {row['folder'][:80]!r}")
         return Manifest(
             workload=content["target"],
             asked=content["asked"],
@@ -159,7 +162,7 @@ def read_manifest(out: Path) -> Manifest | None:
         )
     except checksums.Damaged as error:
         raise RunError(str(error)) from error
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise RunError(f"{path} is damaged: {type(error).__name__} {error}") from error
 
 

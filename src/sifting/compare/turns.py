@@ -156,6 +156,7 @@ def run_in_turns(
                 try:
                     for run in group:
                         if stop.reason is None and not run.over:
+                            _refuse_links(run.path)
                             locks.enter_context(locked(run.path))
                             turns.append(_start(workload, run, watch))
                     _take_turns(turns, stop, block, ended)
@@ -172,6 +173,15 @@ def run_in_turns(
                             turn.engine.folder.checkpoints.drop()
             stop.engine = None
     return None
+
+
+def _refuse_links(path: Path) -> None:
+    """Raise where a run's folder, or its arm's, leads out of the comparison: files in it are deleted."""
+    for folder in (path.parent, path):
+        if folder.is_symlink():
+            raise RunError(
+                f"{folder} is a link: a comparison writes and deletes nothing through one"
+            )
 
 
 def _stop_all(turns: Sequence[Turn], reason: str) -> None:

@@ -48,9 +48,12 @@ def alone(path: Path) -> Iterator[None]:
     """
     from filelock import FileLock
 
+    file = Path(f"{path}.lock")
+    if file.is_symlink():  # earlier releases of filelock empty what it leads to
+        raise DataError(f"{file} is a link: nothing is locked through one; delete it")
     with _disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(f"{path}.lock")
+        lock = FileLock(file)
         lock.acquire()
     try:
         with _disk(path):

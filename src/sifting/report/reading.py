@@ -185,7 +185,7 @@ def _brief(budget: str) -> str:
 
 def _read(path: Path, root: Path, name: str, skipped: list[Skipped]) -> Entry:
     """Read one run, after a look at whether its files are its own."""
-    for file in (*FILES, "reference.json"):
+    for file in (*FILES, "reference.json", "audits.jsonl"):
         inside = path / file
         if inside.is_symlink() and not _leads_into(root, inside):
             raise RunError(f"{file} is a link out of the folder that was given")

@@ -64,7 +64,8 @@ class Checkpoints:
             _refuse_link(folder)
         path.mkdir(parents=True, exist_ok=True)
         checksums.write_state(path / "state.pt", state)
-        for old in self.steps()[:-keep]:
+        # one of a later step, which could not be deleted or is not the run's, takes no place
+        for old in [known for known in self.steps() if known <= step][:-keep]:
             self._drop(self.path(old))
         return path
 

@@ -10,11 +10,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from sifting import files
 from sifting.training.run_folder import RunError
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
 LOCK, HOLDER = ".lock", ".locked-by.json"
+# seconds in which what a killed process forked, the workers of its loaders, sees that it is gone
+ORPHANS = 15.0
 
 
 @contextmanager
@@ -36,11 +42,13 @@ def locked(folder: Path, *, here: bool = True) -> Iterator[None]:
         return
     from filelock import FileLock, Timeout  # torch brings it
 
+    if (folder / LOCK).is_symlink():  # earlier releases of filelock empty what it leads to
+        raise RunError(f"{folder / LOCK} is a link: nothing is locked through one; delete it")
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK, timeout=0)
-        lock.acquire()
+        lock = FileLock(folder / LOCK)
+        _acquire(lock, folder)
     except Timeout as error:
         raise RunError(
             f"{folder} is in use by {_holder(folder)}: wait for it, stop it, or choose another folder"
@@ -63,6 +71,34 @@ def locked(folder: Path, *, here: bool = True) -> Iterator[None]:
         lock.release()
 
 
+def _acquire(lock: BaseFileLock, folder: Path) -> None:
+    """Take a lock at once, or when the last of what a dead process forked is gone."""
+    from filelock import Timeout
+
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        if not _died(folder):
+            raise
+        lock.acquire(timeout=ORPHANS)
+
+
+def _died(folder: Path) -> bool:
+    """Whether the process that took the lock is gone; False where that cannot be told."""
+    if os.name != "posix":  # elsewhere this would send a signal
+        return False
+    try:
+        found = _read_holder(folder)
+        if found["host"] != platform.node():
+            return False
+        os.kill(int(found["process"]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, OverflowError):
+        return False
+    return False
+
+
 def _entries(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
@@ -79,9 +115,13 @@ def _self() -> dict[str, object]:
     }
 
 
+def _read_holder(folder: Path) -> Any:
+    return json.loads((folder / HOLDER).read_text(encoding="utf-8"))
+
+
 def _holder(folder: Path) -> str:
     try:
-        found = json.loads((folder / HOLDER).read_text(encoding="utf-8"))
+        found = _read_holder(folder)
         return f"process {found['process']} on {found['host']} ({found['command']}, since {found['since']})"
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return "another process"
