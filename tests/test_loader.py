@@ -206,7 +206,10 @@ def test_another_loader_than_the_one_saved_with_is_refused() -> None:
     for other, message in (
         (make_loader("shuffled", Counted(), 4), "6 batches of this loader hold 24 samples, and 30"),
         (make_loader("shuffled", Counted(11)), "order ended after 3 batches, and 6 had been drawn"),
-        ([(torch.zeros(4, 5), torch.zeros(4).long())], "place among indices of a DataLoader, and"),
+        (
+            [(torch.zeros(4, 5), torch.zeros(4).long())],
+            "position among indices of a DataLoader, and",
+        ),
     ):
         again = make_sifter("scored")
         again.load_state_dict(state)
@@ -298,7 +301,7 @@ def check_any(
         return make(torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows]))
 
     def fresh() -> tuple[Sifter, DataLoader[Any], Counted]:
-        data = Counted(samples)
+        data = Counted(samples, alike=bool(options))  # what workers draw at random is not promised
         asked = {
             "keep": lambda step: ratios[step % len(ratios)],
             "forward": lambda net, batch: net(x_of(batch)),
@@ -372,10 +375,9 @@ def check_any(
     for number in range(len(found) - 1, 2):
         rest = epoch(sifter(loader), loader, sifter.model, number)
         found[number:] = [found[number] + rest if number < len(found) else rest]
-    if options:  # what is drawn at random in the workers is not promised
-        assert list(map(ids, found)) == list(map(ids, whole))
-        return
     assert found == whole
+    if options:  # what workers read is not told
+        return
     assert streams() == end
     assert again.read == data.read[len(data.read) - len(again.read) :]
 

@@ -27,7 +27,8 @@ def choice(indices: list[int], *, first: int = 0, ids: list[Any] | None = None) 
 def test_a_step_takes_the_ids_of_what_was_kept() -> None:
     step = Step(2, selection([1, 3]))
     assert step.ids is None
-    assert step.of_ids(["a", "b", "c", "d"]).ids == ["b", "d"]
+    named = step.of_ids(["a", "b", "c", "d"], [7, 6, 5, 4])
+    assert (named.ids, named.drawn) == (["b", "d"], [6, 4])
     assert step.ids is None, "it is frozen"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sifting.autopilot.deciding import AGREES, AS_WELL, ENTER, EPSILON, GAIN, LEAVE, UNSURE, decide
+from sifting.autopilot.deciding import AGREES, AS_WELL, ENTER, EPSILON, GAIN, LEAVE, decide
 from sifting.autopilot.options import PLAIN, Judged, Option
 
 INPUT = Option("input", 2)
@@ -44,10 +44,13 @@ def test_what_is_forgotten_or_vetoed_is_dropped_and_the_reason_said() -> None:
 
 
 def test_a_share_on_new_samples_that_is_too_uncertain_is_not_gone_by() -> None:
-    wide = replace(GOOD, share=0.82, error=UNSURE + 0.01)  # less its error it is above the mark
+    wide = replace(
+        GOOD, share=0.82, error=0.14
+    )  # less one error it is above the mark, less two not
     option, why = decide([wide], PLAIN, held_out=False)
-    assert (option, "82% (± 13%)" in why, "too uncertain" in why) == (PLAIN, True, True)
-    assert decide([replace(wide, error=UNSURE)], PLAIN, held_out=False)[0] == INPUT
+    assert (option, "82% (± 14%)" in why, "too uncertain" in why) == (PLAIN, True, True)
+    assert decide([replace(wide, error=0.12)], PLAIN, held_out=False)[0] == INPUT
+    assert decide([wide], PLAIN, held_out=True)[0] == INPUT  # the same samples at each look
     assert decide([wide], INPUT, held_out=False)[0] == INPUT  # what is in use has its own mark
 
 

@@ -101,7 +101,7 @@ def test_its_state_comes_back_and_damage_is_refused() -> None:
     _, _, again = sifter_with(candidates(40))
     again.load_state_dict(state)
     assert again.progress == held_out.progress
-    with pytest.raises(ValueError, match=r"looks were at \d+ samples each"):
+    with pytest.raises(ValueError, match=r"its looks are of \d+ samples each"):
         again.load_state_dict({**state, "seen": [torch.zeros(3)]})
 
 

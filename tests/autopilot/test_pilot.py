@@ -130,7 +130,8 @@ def test_without_held_out_samples_new_ones_stand_in_for_them() -> None:
     sifter = Sifter(model)
     assert sifter.pilot is not None
     sifter.pilot.pacing.cost = 0.01  # as of a model that is worth choosing for
-    for _ in train(model, sifter(DataLoader(Points(2 * STEPS * BATCH), BATCH, shuffle=True))):
+    size = 2 * BATCH  # enough new samples to be sure
+    for _ in train(model, sifter(DataLoader(Points(2 * STEPS * size), size, shuffle=True))):
         pass
     first = sifter.pilot.decisions[0]
     assert first.option == Option("input", 2)

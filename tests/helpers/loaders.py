@@ -25,21 +25,24 @@ from sifting.rng import RandomState
 
 
 class Counted(Dataset[Any]):
-    """Sample i starts with i; the last column is drawn at random when it is read."""
+    """Sample i starts with i; the last column is drawn at random when it is read, unless `alike`."""
 
-    def __init__(self, samples: int = 37) -> None:
+    def __init__(self, samples: int = 37, *, alike: bool = False) -> None:
         generator = torch.Generator().manual_seed(1)
         self.x = torch.randn(samples, 4, generator=generator)
         self.x[:, 0] = torch.arange(samples)
         self.y = torch.randint(0, 3, (samples,), generator=generator)
         self.read: list[int] = []
+        self.alike = alike
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         self.read.append(int(index))
-        return torch.cat([self.x[index], torch.rand(1)]), self.y[index]
+        drawn = torch.rand(1)
+        last = torch.zeros(1) if self.alike else drawn
+        return torch.cat([self.x[index], last]), self.y[index]
 
 
 class Varying(Sampler[list[int]]):

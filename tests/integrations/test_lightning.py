@@ -150,7 +150,7 @@ def test_misuse_is_told(tmp_path: Path) -> None:
             module, DataLoader(data(), batch_size=8)
         )
     other = SiftCallback(Sifter(Net(), **PAPER))
-    with pytest.raises(ValueError, match="is no part of the Module"):
+    with pytest.raises(ValueError, match="is not a part of the Module"):
         pl.Trainer(max_epochs=1, accelerator="cpu", callbacks=[other], **quiet).fit(
             module, other.loader(DataLoader(data(), batch_size=8))
         )

@@ -259,7 +259,7 @@ def test_trainers_of_other_things_are_refused_by_name() -> None:
     class NoSFT(SiftSFTMixin, hf.Trainer):
         pass
 
-    with pytest.raises(TypeError, match=r"NoSFT has SiftSFTMixin and is no trl\.SFTTrainer"):
+    with pytest.raises(TypeError, match=r"NoSFT has SiftSFTMixin but is not a trl\.SFTTrainer"):
         NoSFT(model=llama())
 
 

@@ -9,7 +9,7 @@ from sifting.autopilot.options import PLAIN, Judged, Option
 
 # share of the progress from which an option is taken up, less its error; and below which it is dropped
 ENTER, LEAVE = 0.56, 0.52
-UNSURE = 0.12  # error of a share on new samples, above which nothing is taken up by it
+ERRORS_OF_NEW = 2  # on new samples, that many errors less: they are other samples at every step
 GAIN = 1.05  # speed-up from which it is taken up: costs are by clocks that may be wrong by some percent
 WORTH = 1.08  # how much better another option has to be than the one in use
 EPSILON = 0.1  # share of the loss that the dropped may carry, where nothing better is known
@@ -66,6 +66,11 @@ def _gain(found: Judged) -> float:
     return 1 + (found.kept_loss * found.option.ratio - 1) / 2 - found.cost
 
 
+def _least(found: Judged, errors: int) -> float:
+    """Its share, less some errors; one above 1, where the others get worse, is no surer for that."""
+    return min(found.share or 0.0, 1.0) - errors * (found.error or 0.0)
+
+
 def _by_sight(found: Judged) -> bool:
     """Whether it is a scorer that looks at samples, and does not go by their losses."""
     return found.option.ratio == 2 and found.share is not None and found.learnable is None
@@ -88,10 +93,7 @@ def _allowed(found: Judged, current: Option, held_out: bool, level: float) -> bo
             return found.share >= LEAVE and (found.speedup or 0.0) >= 1  # its cost is taken off
         if (found.speedup or 0.0) < GAIN:
             return False
-        if not held_out and (found.error or 0.0) > UNSURE:
-            return False
-        # above 1 where the others get worse: no surer for that
-        return min(found.share, 1.0) - (found.error or 0.0) >= ENTER
+        return _least(found, 1 if held_out else ERRORS_OF_NEW) >= ENTER
     if found.kept_loss is None or disagrees or found.learnable is False:
         return False
     if held_out and found.learnable is None and found.option.ratio == 2:
@@ -121,12 +123,13 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
     shares = [f for f in judged if f.share is not None and not math.isnan(f.share)]
     if shares:
         best = max(shares, key=lambda found: found.share or 0)
-        if not held_out and (best.error or 0.0) > UNSURE:
+        sure = _least(best, 1) >= ENTER
+        if not held_out and sure and _least(best, ERRORS_OF_NEW) < ENTER:
             return (
                 f"{best.share:.0%} (± {best.error:.0%}) of the progress on new samples is made on the half that "
                 f"{best.option.scorer} would keep: too uncertain to go by"
             )
-        if min(best.share or 0.0, 1.0) - (best.error or 0.0) >= ENTER and best.speedup is not None:
+        if sure and best.speedup is not None:
             return (
                 f"a step that keeps {best.option} would be worth {best.speedup:.2f} plain ones, with the "
                 f"{best.cost:.0%} of a step that choosing takes: too little to be sure of"
