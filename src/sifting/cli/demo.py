@@ -152,7 +152,7 @@ def _run(out: Path, seeds: int, updates: int) -> int:
             console.print()
     finally:
         torch.set_num_threads(threads)
-    for message in dict.fromkeys(str(warning.message) for warning in caught):
+    for message in one_of_each([str(warning.message) for warning in caught]):
         console.print(f"during training the library warned: {message}\n")
     drawing = out / "gsgd.svg"
     about = convex(drawing)
@@ -161,6 +161,21 @@ def _run(out: Path, seeds: int, updates: int) -> int:
     report = write_html(collect([out / "runs"]), out / "report.html", extras=[extra])
     say(f"\nthe report, with every metric over time, is {report}")
     return 0
+
+
+def one_of_each(messages: Sequence[str]) -> list[str]:
+    """The first warning of every arm, and how many more it had.
+
+    >>> one_of_each(["sift, seed 0: worse", "sift, seed 1: worse", "tuned, seed 0: slow"])
+    ['sift, seed 0: worse (and 1 more of this arm)', 'tuned, seed 0: slow']
+    """
+    by_arm: dict[str, list[str]] = {}
+    for message in dict.fromkeys(messages):
+        by_arm.setdefault(message.partition(", seed")[0], []).append(message)
+    return [
+        found[0] + (f" (and {len(found) - 1} more of this arm)" if len(found) > 1 else "")
+        for found in by_arm.values()
+    ]
 
 
 def decided(folder: Path) -> list[str]:
