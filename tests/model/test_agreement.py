@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -70,7 +71,10 @@ def test_a_models_own_loss_of_two_terms_is_the_one_scored(
     Two samples have another number of labelled tokens for each sequence than all of them.
     """
     monkeypatch.setattr(parts, "CHUNK", chunk)
-    train(lambda output, batch: output["loss"])
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        train(lambda output, batch: output["loss"])
+    assert [str(warning.message) for warning in heard] == []
 
 
 @pytest.mark.parametrize("chunk", [parts.CHUNK, 300])
