@@ -108,7 +108,7 @@ def cut_short(result: Result) -> str:
     >>> known = {"difference": level, "time_ratio": None, "reached": 1, "runs": 5}
     >>> result = {"percent": True, "lower_is_better": False, "arms": {}, "lengths": {"baseline-75": known}}
     >>> cut_short(result).split(": ")[1]
-    'stopping sooner costs nothing that can be measured here, so a saving is to be seen beside that.'
+    'ending sooner without selection costs nothing measurable here, so compare a saving with that.'
     """
     lengths = result.get("lengths", {})
     arm = next((arm for arm in protocol.SHORTER if arm in lengths), None)
@@ -118,16 +118,16 @@ def cut_short(result: Result) -> str:
         return ""
     costs = change.above(0.0) if result["lower_is_better"] else change.below(0.0)
     when = (
-        f"was where it ends in {time_cell(result, arm)} of its time"
+        f"got to where it ends in {time_cell(result, arm)} of its time"
         if known["time_ratio"] is not None
         else f"got there with {known['reached']} of {known['runs']} seeds"
     )
     said = f"`{arm}`, the baseline cut short, {when} and ends {gap(result, known['difference'])} from it: "
     if costs:
-        return said + "stopping sooner costs what an arm below 1 does not."
+        return said + "ending sooner without selection makes the result measurably worse."
     return (
         said
-        + "stopping sooner costs nothing that can be measured here, so a saving is to be seen beside that."
+        + "ending sooner without selection costs nothing measurable here, so compare a saving with that."
     )
 
 
@@ -197,7 +197,7 @@ ARM_COLUMNS = [
     "arm",
     "ends at",
     "to the baseline",
-    "time to its end ÷ baseline",
+    "time to the baseline's end ÷ baseline",
     "÷ a baseline that ends as well",
     "time in all ÷ baseline",
     "updates",

@@ -14,8 +14,9 @@ from torch import nn
 
 from sifting.cli.parsing import check_out_file, parse_preset, refuse, run_many, writing
 from sifting.compare.live import tell
-from sifting.compare.workload import named_workload, parse_settings, seed_all
+from sifting.compare.workload import named_workload, parse_settings
 from sifting.reference import reference_losses
+from sifting.rng import seed_all
 from sifting.training.recipe import RECIPES
 
 C = TypeVar("C")
