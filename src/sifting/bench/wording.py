@@ -59,6 +59,25 @@ def figures(result: Result, arm: str) -> Mapping[str, Any] | None:
     return result.get("lengths", {}).get(arm) if known is None else known
 
 
+def planned_seconds(result: Result) -> float:
+    """How long all runs of a task take by its table of costs, those that choose learning rates too.
+
+    >>> plan = {"baseline": {"seconds": 10.0}, "memory": {"seconds": 8.0}}
+    >>> arms = {"baseline": {"runs": 2}, "memory": {"runs": 2}}
+    >>> planned_seconds({"plan": plan, "arms": arms, "tried": {"memory": {"0.1": 0.9, "0.3": 0.8}}})
+    52.0
+    """
+    plan = result["plan"]
+    compared = sum(
+        of_arm["seconds"] * (figures(result, arm) or {"runs": 0})["runs"]
+        for arm, of_arm in plan.items()
+    )
+    tuned = sum(
+        len(rates) * plan[arm]["seconds"] for arm, rates in result["tried"].items() if arm in plan
+    )
+    return float(compared + tuned)
+
+
 def time_cell(result: Result, arm: str) -> str:
     """The time until an arm was where the baseline ends, over the baseline's."""
     found = figures(result, arm)
