@@ -22,6 +22,7 @@ from sifting.bench.wording import (
     arm_rows,
     cut_short,
     metric_shown,
+    planned_seconds,
     quality_rows,
     row,
     worst_harm,
@@ -95,7 +96,12 @@ def summary(results: Mapping[str, Result]) -> str:
     if not results:
         return "Nothing has been run yet."
     rows = [[Markdown(cell) for cell in row(name, result)] for name, result in results.items()]
-    parts = [table(COLUMNS, rows)]
+    hours = sum(map(planned_seconds, results.values())) / 3600
+    parts = [
+        table(COLUMNS, rows),
+        f"By their tables of costs, all these runs take {hours:.1f} hours of one core, evaluations aside; every "
+        "command continues where it was stopped.",
+    ]
     points = _points(results)
     if points:
         right = sum((said > 0) == (was > 0) for *_, said, was in points)
@@ -186,6 +192,8 @@ def _made_by(result: Result, machine: Mapping[str, Any]) -> str:
         else ""
     )
     return (
-        f"Made by `{result['command']}` on {machine['cores']} cores of an {machine['processor']}, torch "
+        f"Made by `{result['command']}` ({planned_seconds(result) / 60:.1f} minutes of one core by its table of "
+        "costs, evaluations aside) on "
+        f"{machine['cores']} cores of an {machine['processor']}, torch "
         f"{(result['versions'] or {}).get('torch')}, costs in {clock[result['asked']['clock']]}{busy}{waited}."
     )

@@ -53,15 +53,34 @@ def gap(result: Result, found: Mapping[str, Any] | None) -> str:
     return f"{value}{unit}{ends}"
 
 
-def figures(result: Result, arm: str) -> Mapping[str, Any] | None:
+def measured_of(result: Result, arm: str) -> Mapping[str, Any] | None:
     """What is known of an arm, or of a baseline of another length."""
     known: Mapping[str, Any] | None = result["arms"].get(arm)
     return result.get("lengths", {}).get(arm) if known is None else known
 
 
+def planned_seconds(result: Result) -> float:
+    """How long all runs of a task take by its table of costs, those that choose learning rates too.
+
+    >>> plan = {"baseline": {"seconds": 10.0}, "memory": {"seconds": 8.0}}
+    >>> arms = {"baseline": {"runs": 2}, "memory": {"runs": 2}}
+    >>> planned_seconds({"plan": plan, "arms": arms, "tried": {"memory": {"0.1": 0.9, "0.3": 0.8}}})
+    52.0
+    """
+    plan = result["plan"]
+    compared = sum(
+        of_arm["seconds"] * (measured_of(result, arm) or {"runs": 0})["runs"]
+        for arm, of_arm in plan.items()
+    )
+    tuned = sum(
+        len(rates) * plan[arm]["seconds"] for arm, rates in result["tried"].items() if arm in plan
+    )
+    return float(compared + tuned)
+
+
 def time_cell(result: Result, arm: str) -> str:
     """The time until an arm was where the baseline ends, over the baseline's."""
-    found = figures(result, arm)
+    found = measured_of(result, arm)
     if found is None:
         return NONE
     measured = estimate(found["time_ratio"])
@@ -173,7 +192,7 @@ def arm_rows(result: Result) -> list[list[str]]:
     """A line for each arm of a task."""
     lines = []
     for arm in [*result["arms"], *sorted(set(result["finals"]) - set(result["arms"]))]:
-        known = figures(result, arm)
+        known = measured_of(result, arm)
         finals = list(result["finals"].get(arm, {}).values())
         mean = sum(finals) / len(finals) if finals else None
         rate = protocol.with_baseline(result["rates"], (arm,)).get(arm)
