@@ -128,4 +128,4 @@ def test_a_baseline_cut_short_is_said_beside_a_saving(change: dict[str, Any], sa
     assert said in found
     soon = {**cut, "time_ratio": known(0.8, 0.7, 0.9)}
     found = cut_short({**RESULT, "lengths": {"baseline-75": soon}})
-    assert "was where it ends in 0.80 (0.70–0.90) of its time" in found
+    assert "got to where it ends in 0.80 (0.70–0.90) of its time" in found
