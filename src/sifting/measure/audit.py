@@ -236,8 +236,8 @@ def explored_means(
 def warn_user(message: str) -> None:
     """Warn at the line of the user's own code that led here."""
     warned(message)
-    package = __name__.partition(".")[0]
+    inside = (__name__.partition(".")[0], "contextlib")  # ours are also left through the latter
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(inside):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, SiftingWarning, stacklevel=level)
