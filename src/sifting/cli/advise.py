@@ -29,8 +29,8 @@ from sifting.compare.workload import (
     RecipeWorkload,
     named_workload,
     parse_settings,
-    seed_all,
 )
+from sifting.rng import seed_all
 from sifting.terminal import print_table
 from sifting.training.config import RunConfig
 from sifting.training.recipe import RECIPES

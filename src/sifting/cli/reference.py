@@ -26,9 +26,9 @@ from sifting.compare.workload import (
     RecipeWorkload,
     named_workload,
     parse_settings,
-    seed_all,
 )
 from sifting.reference import reference_losses
+from sifting.rng import seed_all
 from sifting.training.config import RunConfig
 from sifting.training.recipe import RECIPES
 

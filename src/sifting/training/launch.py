@@ -59,9 +59,13 @@ def _met_at() -> dict[str, Any]:
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT")
     if not one_machine or restarts is None:
         return {}
-    store, rank, world = next(dist.rendezvous("env://"))
+    # not every build of torch has them
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world = next(rendezvous("env://"))
     return {
-        "store": dist.PrefixStore(f"start-{restarts}", store),
+        "store": PrefixStore(f"start-{restarts}", store),
         "rank": rank,
         "world_size": world,
     }
