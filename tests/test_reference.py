@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset
 
-from sifting import MemoryExit, Sifter
+from sifting import MemoryExit, Sifter, SiftingWarning
 from sifting.reference import reference_losses
 from tests.helpers.models import Net
 from tests.helpers.references import COUNT, make_data
@@ -103,3 +107,63 @@ def test_what_was_looked_up_by_another_name_is_refused(data: TensorDataset):
     options = {**OPTIONS, "exit": MemoryExit(), "score": "reducible", "reference": table}
     with pytest.raises(ValueError, match=r"ids='id' calls the samples \[4.*leave out ids="):
         next(iter(Sifter(Net(), keep=0.5, **options)(loader)))  # type: ignore[arg-type]
+
+
+class ByPairs(Dataset[Any]):
+    """Read by a place and a seed, and by nothing else."""
+
+    def __init__(self, rows: int) -> None:
+        self.x_N = torch.randn(rows, 4, generator=torch.Generator().manual_seed(0))
+
+    def __len__(self) -> int:
+        return len(self.x_N)
+
+    def __getitem__(self, drawn: Any) -> Any:
+        place, _ = drawn
+        return self.x_N[place], place % 3
+
+    def sample_id(self, drawn: Any) -> Any:
+        return drawn[0]
+
+
+class Pairs(Sampler[Any]):
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(place, 7) for place in torch.randperm(self.rows).tolist()])
+
+
+def test_a_data_set_that_is_read_by_pairs_is_read_as_its_sampler_draws_it() -> None:
+    data, model = ByPairs(10), nn.Linear(4, 3)
+    table = reference_losses(model, DataLoader(data, batch_size=4, sampler=Pairs(10)))
+    exact_N = nn.functional.cross_entropy(
+        model(data.x_N), torch.arange(10) % 3, reduction="none"
+    ).detach()
+    assert torch.allclose(table.of_ids(list(range(10))), exact_N, atol=1e-6)
+
+
+def test_samples_that_a_loader_leaves_out_are_told() -> None:
+    loader = DataLoader(ByPairs(10), batch_size=4, sampler=Pairs(10), drop_last=True)
+    with pytest.warns(SiftingWarning, match=r"2 of 10 samples have no loss .*drop_last=True"):
+        reference_losses(nn.Linear(4, 3), loader)
+
+
+def test_every_sample_of_a_data_set_has_a_loss_also_where_the_batch_names_them(
+    data: TensorDataset,
+) -> None:
+    rows = [
+        {"x": x, "labels": y, "id": i} for i, (x, y) in enumerate(zip(*data.tensors, strict=True))
+    ]
+    options: dict[str, Any] = {"ids": "id", "forward": lambda model, batch: model(batch["x"])}
+    loader = DataLoader(rows, batch_size=7, shuffle=True, drop_last=True)  # type: ignore[arg-type]
+    table = reference_losses(Net(), loader, **options)
+    assert table.of_ids(list(range(COUNT))).isfinite().all()
+
+
+def test_an_error_of_a_data_set_that_is_read_by_index_is_its_own() -> None:
+    with pytest.raises(TypeError, match="unpack"):
+        reference_losses(nn.Linear(4, 3), DataLoader(ByPairs(10), batch_size=4))

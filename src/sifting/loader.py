@@ -57,7 +57,8 @@ class SiftedLoader:
                 return IndexSource(self.loader, whole=whole)
             if sifter.exit.by_id and sifter.chooser.scorer.call.ids is None:
                 raise ValueError(f"{sifter.exit!r} needs to know which sample is which, and {LOST}")
-        return PoolSource(self.loader, whole=whole, pad=sifter.pad, samples=sifter.chooser.samples)
+        samples = sifter.chooser.samples
+        return PoolSource(self.loader, whole=whole, filling=sifter.filling, samples=samples)
 
     def __len__(self) -> int:
         """Batches that an iteration gives: the rest of the epoch, where it is resumed."""

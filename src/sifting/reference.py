@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.data.by_index import IndexDraws, OwnStreams
+from sifting.data.by_index import IndexDraws, OwnStreams, namer
 from sifting.data.stream import plain_indices
 from sifting.exits.held_out import HeldOutReference
 from sifting.exits.reference import MANY, Reference, ReferenceTable, label_marks
+from sifting.measure.audit import warn_user
 from sifting.rng import RandomState
 from sifting.sifter import Sifter
 
@@ -38,7 +39,9 @@ def reference_losses(
 
     The model may be a smaller one, one trained on other data, or the one to be trained as it is
     before. Of a `DataLoader` over a map-style data set all samples are read once, in their order,
-    whatever its sampler draws; their IDs are their indices. Of any other loader, `ids=` finds them.
+    whatever its sampler draws; their IDs are their indices. A data set that is read by more than an
+    index (a pair with a seed) is read as the sampler draws it, once, and its `sample_id(drawn)` names
+    the samples. Of any other loader, `ids=` finds them. What a loader leaves out is warned of.
     Model, loader and random streams stay as they were.
 
     Args:
@@ -74,26 +77,63 @@ def reference_losses(
         streams.restore()
     if not ids:
         raise ValueError("the loader gives no batch, so there is nothing to compute losses of")
+    _say_what_is_missing(loader, ids)
     return _table(ids, torch.cat(losses), marks_N, about or type(model).__name__)
 
 
 def _read(sifter: Sifter, loader: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Batches with the IDs of their samples."""
-    call = sifter._scorer.call
-    if call.ids is not None:
-        for batch in loader:
-            yield batch, plain_indices(call.ids_of(batch))
-        return
-    draws = IndexDraws.of(loader)
+    """Batches with the IDs of their samples: every sample of a data set, whatever is drawn of it."""
+    call, draws = sifter._scorer.call, IndexDraws.of(loader)
     if draws is None or not isinstance(loader.dataset, Sized):
-        raise ValueError(
-            f"a {type(loader).__name__} does not say which sample is which: give a DataLoader over a map-style "
-            "data set, or pass ids=, the key of the batch that holds the samples' IDs"
-        )
+        if call.ids is None:
+            raise ValueError(
+                f"a {type(loader).__name__} does not say which sample is which: give a DataLoader over a "
+                "map-style data set, or pass ids=, the key of the batch that holds the samples' IDs"
+            )
+        yield from _as_drawn(sifter, loader)
+        return
     size = getattr(loader.batch_sampler, "batch_size", None) or 32
     for start in range(0, len(loader.dataset), size):
         indices = list(range(start, min(start + size, len(loader.dataset))))
-        yield draws.read(indices), indices
+        try:
+            batch = draws.read(indices)
+        except Exception:
+            if start or _draws_numbers(loader):
+                raise
+            yield from _as_drawn(sifter, loader)  # the data set is read by more than an index
+            return
+        yield batch, indices if call.ids is None else plain_indices(call.ids_of(batch))
+
+
+def _draws_numbers(loader: Any) -> bool:
+    """Whether a loader's sampler draws indices and nothing else."""
+    first = next(iter(loader.batch_sampler), [])
+    return all(isinstance(one, int) for one in plain_indices(first))
+
+
+def _as_drawn(sifter: Sifter, loader: Any) -> Iterator[tuple[Any, list[Any]]]:
+    """Batches of one pass of the loader's own order."""
+    call, draws = sifter._scorer.call, IndexDraws.of(loader)
+    if draws is None:
+        for batch in loader:
+            yield batch, plain_indices(call.ids_of(batch))
+        return
+    name = namer(loader)
+    for drawn in loader.batch_sampler:
+        batch = draws.read(drawn)
+        yield batch, name(drawn) if call.ids is None else plain_indices(call.ids_of(batch))
+
+
+def _say_what_is_missing(loader: Any, ids: Sequence[Any]) -> None:
+    """Warn of samples that a loader did not give, which therefore have no reference."""
+    there = getattr(loader, "dataset", None)
+    if not isinstance(there, Sized) or len(set(ids)) >= len(there):
+        return
+    warn_user(
+        f"{len(there) - len(set(ids))} of {len(there)} samples have no loss of the reference, since the loader "
+        "did not give them (drop_last=True, or a sampler that draws a part): a run that draws one of them "
+        "is refused. Make the reference with a loader that gives every sample once"
+    )
 
 
 def _losses(sifter: Sifter, batch: Any, count: int) -> Tensor:
@@ -111,10 +151,10 @@ def _losses(sifter: Sifter, batch: Any, count: int) -> Tensor:
 
 
 def _steady(sifter: Sifter, loader: Any, ids: list[Any], marks_N: Tensor) -> bool:
-    """Whether samples that are read again have the same labels: not where masks are drawn again."""
+    """Whether samples that are read again, as in training, have the same labels: not where masks are drawn."""
     if isinstance(loader, Iterator):
         return False  # there is no second time
-    batch, found = next(_read(sifter, loader), (None, []))
+    batch, found = next(_as_drawn(sifter, loader), (None, []))
     again_B = label_marks(sifter._scorer.call, batch) if found else None
     places = {one: place for place, one in enumerate(ids)}
     if again_B is None or not all(one in places for one in found):
@@ -133,7 +173,10 @@ def _table(
     if not whole:
         if not all(isinstance(one, str) for one in ids):
             odd = next(one for one in ids if not isinstance(one, str))
-            raise ValueError(f"the ID {odd!r}: give whole numbers from 0, or strings")
+            raise ValueError(
+                f"the ID {odd!r}: give whole numbers from 0, or strings; where a sampler draws more than an "
+                "index, let the data set have a method sample_id(drawn)"
+            )
         return ReferenceTable(losses_N, ids=list(ids), marks_N=marks_N, about=about)
     places = torch.tensor(ids)
     room = int(places.max()) + 1

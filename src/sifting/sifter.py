@@ -23,7 +23,7 @@ from sifting.autopilot.trial import Trial
 from sifting.budget import checked_budget
 from sifting.chooser import Chooser
 from sifting.cursor import Cursor
-from sifting.data.joining import Pad
+from sifting.data.filling import Filling, Pad
 from sifting.data.samples import BatchSize, Take
 from sifting.exits import make_competing, make_exit
 from sifting.exits.base import Exit, Setting
@@ -116,8 +116,8 @@ class Sifter:
             candidates are drawn from it; "batch": each batch of the loader is the candidates.
         epoch: "steps": as many steps as the loader has batches; "pass": one pass over the
             candidates.
-        pad: what fills up shorter sequences where batches of an iterable are joined: a value, or
-            one for each key. By default it is found in the batch.
+        pad: what fills up shorter sequences where batches of an iterable are joined: a value for the
+            inputs, or one for each key. By default it is found in the batches.
         trial: what keep="auto" may use of your loop: held-out samples, its length, its step.
         ahead: 1 to draw and score the next step's candidates while this one is trained, in a thread (on
             CUDA with a stream of its own) and with weights that are one update old.
@@ -178,7 +178,7 @@ class Sifter:
         compose.check_auto(keep, policy=policy, draws=draws, scope=scope, trial=trial)
         competing = make_competing(exit) if keep == compose.AUTO else None
         self.model, self.exit, self._group = model, competing or make_exit(exit), group
-        self.draws, self.epoch, self.pad, self.seed = draws, epoch, pad, seed
+        self.draws, self.epoch, self.filling, self.seed = draws, epoch, Filling(pad), seed
         self.rule = compose.make_rule(policy, self.exit, keep=keep, trim=trim, explore=explore)
         scored = self.rule.policy.scored and keep != 1.0
         score, found = make_reference(score, reference, self.exit, keep=keep, rule=self.rule)

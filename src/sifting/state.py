@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sifting.compose import say_changes
 from sifting.cursor import Cursor
+from sifting.data.filling import Filling
 from sifting.exits.drawn_ahead import DrawnAhead
 from sifting.exits.scoring import DTYPES
 from sifting.measure.meter import Meter
@@ -41,6 +42,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
         "budget": None if sifter.budget is None else sifter.budget.state_dict(),
         "reference": None if sifter.reference is None else sifter.reference.state_dict(),
         "ahead": None if ahead is None or epoch_over else ahead,
+        **({"padding": sifter.filling.state_dict()} if sifter.filling.found else {}),
     }
 
 
@@ -73,6 +75,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     economy = found.inside("economy") if "economy" in found else None  # states of before have none
     if economy is not None:
         economy.whole("low", least=-1, most=1)
+    padding = Filling.checked(found.get("padding") if "padding" in found else {})
     graphs = found.whole("graphs", least=-1, most=1) if "graphs" in found else -1
     if sifter.beside is not None:
         sifter.beside.state_dict()  # waits until nothing of the exit is read beside
@@ -95,6 +98,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     if economy is not None:
         sifter._scorer.economy.load_state_dict(economy.content)
     sifter._scorer.graphs.take(graphs)
+    sifter.filling.load_state_dict(padding)
     sifter.cursor.adopt(*place)
     sifter.meter.load_state_dict(found.get("meter"))
     sifter.observer.forget()

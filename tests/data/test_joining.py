@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from sifting import Sifter
+from sifting.data.filling import Filling
 from sifting.data.joining import join
 from sifting.data.samples import Samples
 
@@ -28,10 +29,21 @@ def test_sequences_are_filled_up_with_what_the_batch_pads_with() -> None:
     assert found["labels"][0].tolist() == [0, 1, 2, -100, -100]
 
 
-def test_a_value_that_is_given_is_taken() -> None:
-    parts = [{"x": torch.ones(1, 2)}, {"x": torch.ones(1, 3)}]
-    assert join(parts, pad=0.5)["x"][0].tolist() == [1, 1, 0.5]
-    assert join(parts, pad={"x": 7})["x"][0].tolist() == [1, 1, 7]
+def test_one_tensor_under_two_keys_is_filled_up_under_both() -> None:
+    short, long = torch.ones(1, 2, dtype=torch.long), torch.ones(1, 3, dtype=torch.long)
+    parts = [{"input_ids": ids, "labels": ids} for ids in (short, long)]
+    found = join(parts, filling=Filling(7))
+    assert found["input_ids"].tolist() == [[1, 1, 7], [1, 1, 1]]
+    assert found["labels"].tolist() == [[1, 1, -100], [1, 1, 1]]
+
+
+def test_a_single_value_that_several_members_would_take_is_refused() -> None:
+    parts = [(torch.ones(1, n), torch.ones(1, n), ["name"]) for n in (2, 3)]
+    with pytest.raises(ValueError, match=r"pad=0 .*member 0, member 1 .*pad=\{'member 0': …, "):
+        join(parts, filling=Filling(0))
+    x, y, _ = join(parts, filling=Filling({"member 0": 0, "member 1": -1}))
+    assert x[0].tolist() == [1, 1, 0]
+    assert y[0].tolist() == [1, 1, -1]
 
 
 def test_members_of_every_kind() -> None:

@@ -157,10 +157,10 @@ def test_ids_of_any_kind_are_found_in_the_batch() -> None:
 
 def test_the_length_of_a_pass_is_told_where_it_can_be() -> None:
     batches = [torch.zeros(4), torch.zeros(4), torch.zeros(2)]
-    source = PoolSource(batches, whole=False, pad=None)
+    source = PoolSource(batches, whole=False)
     assert source.steps_of_a_pass(lambda step, size: 2 * size) == 2
     with pytest.raises(TypeError, match="sizes of a DataLoader's batches cannot be determined"):
-        PoolSource(DataLoader(Stream(), 4), whole=False, pad=None).steps_of_a_pass(max)
+        PoolSource(DataLoader(Stream(), 4), whole=False).steps_of_a_pass(max)
 
 
 def padded(numbers: list[int]) -> dict[str, Tensor]:

@@ -304,3 +304,17 @@ def test_losses_of_the_fused_head_weigh_tokens_as_scores_do() -> None:
     }
     assert found == {"mean": [3.0, 7.0], "sum": [9.0, 7.0], "hardest": [5.0, 7.0]}
     assert fused_losses(log_probs, {"labels": labels}, tokens=BY_NAME["sum"]).tolist() == [16.0]
+
+
+def test_a_memory_of_packed_documents_is_refused_with_remedies_that_work(tmp_path: Path) -> None:
+    sift: dict[str, Any] = {"exit": MemoryExit(), "keep": 0.5, "score": "loss"}
+    with pytest.raises(ValueError, match=r"documents, .*packing=False.*'wrapped'.*exit='tuned'"):
+        run(tmp_path, sift=sift, packing=True)
+    remedies: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({**sift, "exit": MemoryExit()}, {"packing": False}),
+        ({**sift, "exit": MemoryExit()}, options("wrapped")),
+        ({**sift, "exit": "tuned"}, options("bfd")),
+    ]
+    for asked, how in remedies:
+        trainer = run(tmp_path, sift=asked, **how)
+        assert trainer.sifter.stats().steps > 0

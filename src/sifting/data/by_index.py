@@ -70,7 +70,7 @@ class IndexDraws:
         return self._seen if self._every is None else self._every
 
     def begin(self, seed: int) -> None:
-        """DrawnStep in the order of a seed from now on."""
+        """Draw in the order of a seed from now on."""
         self._generator.manual_seed(seed)
         self._order.clear()
 

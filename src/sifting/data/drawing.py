@@ -54,10 +54,18 @@ def samples_drawn(samples: Samples, batch: Any, draw: DrawnStep, *, by_id: str =
     """
     found, drawn = samples.size(batch), len(draw.indices)
     if found != drawn and by_id:
+        if samples.documents(batch) is not None:
+            raise ValueError(
+                f"the {drawn} rows that were drawn hold {found} documents, which the data set has no index of, "
+                f"and {by_id} goes by that: leave out packing (TRL: packing=False, padding_free=False), pack "
+                "running text (packing_strategy='wrapped'), or use an exit that looks at the documents, such as "
+                "exit='tuned'"
+            )
         raise ValueError(
             f"the collate function makes {found} samples of the {drawn} that were drawn, so nobody knows which "
-            f"they are, and {by_id} goes by that: let it make one of each, or pass draws='batch' and ids= "
-            "(the member of the batch that names them)"
+            f"they are, and {by_id} goes by that: let it make one of each; or use an exit that looks at the "
+            "samples, such as exit='tuned'; or, in a loop of your own, pass draws='batch' and ids= (the member of "
+            "the batch that names them)"
         )
     if found < 2 <= drawn and draw.sifts:
         raise nothing_to_choose(batch, found, drawn=drawn)

@@ -13,15 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, unpack_sequence
 
+from sifting.data.filling import Filling, mask_of
 from sifting.data.member import put_together
 from sifting.data.samples import Samples
 from sifting.data.tree import children, is_array, is_graph, is_tensordict
 
-# What positions that a shorter sequence lacks are filled with: one value, or one for each key.
-Pad = float | Mapping[str, float]
 
-
-def join(parts: Sequence[Any], *, pad: Pad | None = None, samples: Samples | None = None) -> Any:
+def join(
+    parts: Sequence[Any], *, filling: Filling | None = None, samples: Samples | None = None
+) -> Any:
     """One batch of all the samples of several, in their order.
 
     >>> first = {"ids": torch.tensor([[5, 6, 0]]), "attention_mask": torch.tensor([[1, 1, 0]])}
@@ -32,8 +32,8 @@ def join(parts: Sequence[Any], *, pad: Pad | None = None, samples: Samples | Non
 
     Args:
         parts: batches of the same structure.
-        pad: what fills up shorter sequences; by default what the batch itself has where its
-            attention mask is 0, and −100 for labels.
+        filling: what fills up shorter sequences; by default what the batches themselves have where
+            their attention masks are 0, and −100 for labels.
         samples: how the batches divide into samples.
     """
     if len(parts) == 1:
@@ -62,10 +62,11 @@ def join(parts: Sequence[Any], *, pad: Pad | None = None, samples: Samples | Non
                 for part, found, size in zip(parts, columns, sizes, strict=True)
             ]
         )
-    masks = [_mask(part) for part in parts]
-    joined = []
-    for place, column in enumerate(zip(*columns, strict=True)):
-        joined.append(_joined(_name(parts[0], column[0], place), column, masks, pad))
+    filling = Filling() if filling is None else filling
+    masks = [mask_of(part) for part in parts]
+    by_name = dict(zip(_names(parts[0], columns[0]), zip(*columns, strict=True), strict=True))
+    _check_the_one(by_name, filling)
+    joined = [_joined(name, column, masks, filling) for name, column in by_name.items()]
     return samples.with_columns(parts[0], joined, size=sizes[0])
 
 
@@ -101,22 +102,41 @@ def _check_carried(rests: Sequence[Any], path: str = "") -> None:
             )
 
 
-def _name(batch: Any, column: Any, place: int) -> str:
-    if isinstance(batch, Mapping):
-        return next(
-            (str(key) for key, value in batch.items() if value is column), f"member {place}"
+def named_members(batch: Any, samples: Samples, *, size: int) -> dict[str, Any]:
+    """The per-sample members of a batch, by the names that `pad=` has for them."""
+    if samples.take_with is not None:
+        return {}
+    columns = samples.columns(batch, size=size)
+    return dict(zip(_names(batch, columns), columns, strict=True))
+
+
+def _names(batch: Any, columns: Sequence[Any]) -> list[str]:
+    """Keys, where the batch has them; one tensor may stand under two (labels that are the inputs)."""
+    left = list(batch.items()) if isinstance(batch, Mapping) else []
+    names = []
+    for place, column in enumerate(columns):
+        at = next((i for i, (_, value) in enumerate(left) if value is column), None)
+        names.append(f"member {place}" if at is None else str(left.pop(at)[0]))
+    return names
+
+
+def _check_the_one(by_name: Mapping[str, Sequence[Any]], filling: Filling) -> None:
+    """Raise where a single `pad=` would fill up several members, of which one may be labels."""
+    several = [
+        name
+        for name, column in by_name.items()
+        if all(isinstance(part, Tensor) and part.ndim > 1 for part in column)
+        and len({part.shape[1] for part in column}) > 1
+        and filling.takes_the_one(name, column[0])
+    ]
+    if len(several) > 1:
+        raise ValueError(
+            f"pad={filling.pad!r} would fill up {', '.join(several)} alike, and what fills up inputs is no "
+            f"label: pass a value for each, pad={{{', '.join(f'{name!r}: …' for name in several)}}}"
         )
-    return f"member {place}"
 
 
-def _mask(batch: Any) -> Tensor | None:
-    if isinstance(batch, list | tuple) and batch and isinstance(batch[0], Mapping):
-        batch = batch[0]
-    mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
-    return mask if isinstance(mask, Tensor) else None
-
-
-def _joined(name: str, column: Sequence[Any], masks: list[Tensor | None], pad: Pad | None) -> Any:
+def _joined(name: str, column: Sequence[Any], masks: list[Tensor | None], filling: Filling) -> Any:
     first = column[0]
     if len({type(part) for part in column}) > 1:
         kinds = ", ".join(sorted({type(part).__name__ for part in column}))
@@ -139,12 +159,12 @@ def _joined(name: str, column: Sequence[Any], masks: list[Tensor | None], pad: P
         return torch.nested.as_nested_tensor(entries, layout=first.layout)
     shapes = {tuple(part.shape[1:]) for part in column}
     if len(shapes) > 1:
-        column = _filled_up(name, column, masks, pad)
+        column = _filled_up(name, column, masks, filling)
     return torch.cat(list(column))
 
 
 def _filled_up(
-    name: str, column: Sequence[Tensor], masks: list[Tensor | None], pad: Pad | None
+    name: str, column: Sequence[Tensor], masks: list[Tensor | None], filling: Filling
 ) -> list[Tensor]:
     """Tensors of different lengths made equally long."""
     if len({part.ndim for part in column}) > 1 or len({part.shape[2:] for part in column}) > 1:
@@ -153,31 +173,7 @@ def _filled_up(
             f"batches that cannot be joined: {name} is of shape {shapes}, which padding one dimension does "
             "not make alike: let the collate function make them of one shape, or pass draws='batch'"
         )
-    value = _padding(name, column, masks, pad)
+    value = filling.value(name, column, masks)
     longest = max(part.shape[1] for part in column)
     tail = [0, 0] * (column[0].ndim - 2)
     return [F.pad(part, [*tail, 0, longest - part.shape[1]], value=value) for part in column]
-
-
-def _padding(
-    name: str, column: Sequence[Tensor], masks: list[Tensor | None], pad: Pad | None
-) -> float:
-    if isinstance(pad, Mapping):
-        if name in pad:
-            return pad[name]
-    elif pad is not None:
-        return pad
-    if name in ("attention_mask", "token_type_ids"):
-        return 0
-    for part, mask in zip(column, masks, strict=True):
-        if mask is not None and mask.shape == part.shape[:2] and bool((mask == 0).any()):
-            found = part[mask == 0].flatten()
-            if bool((found == found[0]).all()):
-                return float(found[0]) if part.is_floating_point() else int(found[0])
-    if "label" in name and not column[0].is_floating_point():
-        return -100
-    raise ValueError(
-        f"{name} has {' and '.join(str(part.shape[1]) for part in column)} positions in batches that are to "
-        f"be joined, and what to fill them up with cannot be found in them: pass pad={{{name!r}: …}}, or "
-        "draws='batch'"
-    )

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from sifting.data.drawing import count_steps
+from sifting.data.filling import Filling
 from sifting.data.generators import checked_states, restore_generators, states_of
-from sifting.data.joining import Pad, join
+from sifting.data.joining import join, named_members
 from sifting.data.marks import LoaderMark, Marks, go_to_mark, going_on, mark_of
 from sifting.data.position import optional
 from sifting.data.samples import Samples
@@ -113,7 +114,7 @@ class PoolPosition:
 class PoolSource:
     """Joins batches until a step has its candidates; what is left over goes to the next.
 
-    >>> source = PoolSource([torch.arange(3), torch.arange(3, 6)], whole=True, pad=None)
+    >>> source = PoolSource([torch.arange(3), torch.arange(3, 6)], whole=True)
     >>> [(batch.tolist(), size) for batch, size, _, _ in source.start(None, lambda step, n: 2 * n)]
     [([0, 1, 2, 3, 4, 5], 3), ([0, 1, 2, 3, 4, 5], 3)]
 
@@ -121,7 +122,7 @@ class PoolSource:
         loader: any iterable of batches.
         whole: whether an epoch has as many steps as a plain pass over it has batches; otherwise it
             is one pass over the candidates.
-        pad: see `join`.
+        filling: see `join`; it learns from the batches.
         samples: how batches divide into samples.
     """
 
@@ -130,10 +131,11 @@ class PoolSource:
         loader: Iterable[Any],
         *,
         whole: bool,
-        pad: Pad | None,
+        filling: Filling | None = None,
         samples: Samples | None = None,
     ) -> None:
-        self.loader, self.whole, self.pad = loader, whole, pad
+        self.loader, self.whole = loader, whole
+        self.filling = Filling() if filling is None else filling
         self.samples = Samples() if samples is None else samples
 
     def __len__(self) -> int:
@@ -235,6 +237,7 @@ class _Pool:
             self.over = True
             return False
         size, self._marks.last = self.samples.size(batch), mark
+        self.source.filling.meet(batch, lambda: named_members(batch, self.samples, size=size))
         self.taken += 1
         self.total += 1
         self.left += size
@@ -300,7 +303,7 @@ class _Pool:
                 batch, size = self.samples.take(batch, torch.arange(count), size=size), count
             parts.append(batch)
             count -= size
-        return join(parts, pad=self.source.pad, samples=self.samples)
+        return join(parts, filling=self.source.filling, samples=self.samples)
 
     def _position(self) -> PoolPosition:
         place, counts = self.place, (self.passes, self.taken, self.total)

@@ -258,12 +258,13 @@ class FirstPass:
 
     def _find(self, own: OwnPlace) -> None:
         sampler: Any = self._sampler
-        if not self.tells:
-            self._order = islice(self._order, own.batches, None)
-            return
         if self._again and not _says_its_order(self._order):
             for _ in islice(self._order, own.batches):
                 pass
+            return
+        if not self.tells:
+            # not before it is asked for, when a plain loop would draw it
+            self._order = islice(self._order, own.batches, None)
             return
         if _stateful(sampler):
             sampler.load_state_dict(own.said.sampler)
