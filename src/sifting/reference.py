@@ -107,7 +107,7 @@ def _read(sifter: Sifter, loader: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 def _draws_numbers(loader: Any) -> bool:
     """Whether a loader's sampler draws indices and nothing else."""
-    first = next(iter(loader.batch_sampler), [])
+    first: Any = next(iter(loader.batch_sampler), [])
     return all(isinstance(one, int) for one in plain_indices(first))
 
 
