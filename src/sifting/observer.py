@@ -259,7 +259,11 @@ class Observer:
         for name, logits in logits_of(output).items():
             if logits.requires_grad and len(logits) == step.size:
                 self._trained[name] = logits.detach()
-                logits.register_hook(partial(self._gradients.__setitem__, name))  # type: ignore[no-untyped-call]
+                logits.register_hook(partial(self._note_gradient, name))  # type: ignore[no-untyped-call]
+
+    def _note_gradient(self, name: str, gradient: Tensor | None) -> None:
+        if gradient is not None:  # DDP hands on that there is none, where the loss is the model's own
+            self._gradients[name] = gradient
 
 
 def _members(step: Step) -> Any:
