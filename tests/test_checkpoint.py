@@ -1,4 +1,4 @@
-"""Checkpoints of one rank and of two, gone on with by one and by two."""
+"""Checkpoints of one rank and of two, resumed by one and by two."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import copy
 import gc
 import math
 import pickle
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -179,3 +180,61 @@ def test_logits_that_no_gradient_reaches_tell_nothing() -> None:
     for batch in sifter(batches):
         model(**batch)["loss"].backward()
     assert sifter.stats().steps == 4
+
+
+@pytest.mark.parametrize("setting", [{"keep": 1.0}, {"policy": "random"}, {"warmup_steps": 99}])
+def test_a_label_that_the_users_loss_failed_on_is_named(net: Net, setting: dict[str, Any]) -> None:
+    x, y = candidates(1, size=8)[0]
+    sifter = Sifter(net, **{"exit": "last", "draws": "batch", **setting})
+    spoilt = torch.full_like(y, -3)
+    with (
+        pytest.warns(SiftingWarning, match=r"labels\[0\] is -3.* classes from 0 to 4"),
+        pytest.raises(IndexError, match="Target -3"),
+    ):
+        for kept, labels in sifter([(x, y), (x, spoilt)]):
+            F.cross_entropy(net(kept), labels)
+
+
+@pytest.mark.parametrize("value", [-100, -1, 255, 9])
+def test_a_label_that_the_users_loss_ignores_is_not_spoken_of(net: Net, value: int) -> None:
+    x, y = candidates(1, size=8)[0]
+    y[3] = value
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for kept, labels in Sifter(net, keep=1.0)([(x, y)] * 3):
+        F.cross_entropy(net(kept), labels, ignore_index=value).backward()
+        optimizer.step()
+        break
+
+
+def test_errors_of_a_step_that_no_label_explains_are_left_alone(net: Net) -> None:
+    x, y = candidates(1, size=8)[0]
+    y[3] = 255
+    observer = Sifter(net, keep=1.0).observer
+    with (
+        pytest.raises(RuntimeError, match="of 255 bytes"),
+        observer.training(net, batch=(x, y)),
+    ):
+        F.cross_entropy(net(x), y, ignore_index=255)
+        raise RuntimeError("no room for a tensor of 255 bytes")
+
+
+def test_a_model_that_makes_its_own_loss_fails_with_the_label_named() -> None:
+    class Own(Net):
+        def forward(self, x: Tensor, labels: Tensor | None = None) -> Any:
+            logits = super().forward(x)
+            return {
+                "loss": None if labels is None else F.cross_entropy(logits, labels),
+                "logits": logits,
+            }
+
+    model, batch = Own(), {"x": torch.randn(4, 8), "labels": torch.tensor([0, 1, 12, 3])}
+    ends = []
+    for named in (False, True):
+        torch.manual_seed(0)
+        expected = (ValueError, r"labels\[2\] is 12, .* \(4, 5\)") if named else (IndexError, "12")
+        step = Sifter(model, keep=1.0).observer.training(model, batch=batch)
+        with pytest.raises(expected[0], match=expected[1]), step if named else nullcontext():
+            model(**batch)
+        ends.append((torch.get_rng_state(), model.training))
+    assert torch.equal(ends[0][0], ends[1][0])  # to ask for the classes leaves no trace
+    assert ends[1][1]

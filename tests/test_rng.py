@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from sifting.rng import RandomState, StreamWatch, load_random_state, save_random_state
+from sifting.rng import (
+    RandomState,
+    StreamWatch,
+    load_random_state,
+    save_random_state,
+    seed_all,
+)
 
 
 def drawn() -> tuple[float, float, float, float]:
@@ -20,6 +26,16 @@ def drawn() -> tuple[float, float, float, float]:
         random.gauss(0, 1),
         float(np.random.standard_normal()),  # noqa: NPY002
     )
+
+
+def test_a_seed_decides_every_global_stream_and_ranks_differ_in_each() -> None:
+    seed_all(7)
+    first = drawn()
+    for rank in (1, 2, 63):
+        seed_all(7, rank=rank)
+        assert not set(drawn()) & set(first), f"rank {rank} would drop out what the first does"
+    seed_all(7)
+    assert drawn() == first
 
 
 def test_streams_go_on_as_if_nothing_had_happened() -> None:

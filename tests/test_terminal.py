@@ -3,6 +3,8 @@ from __future__ import annotations
 import io
 import random
 import re
+import sys
+import unicodedata
 
 import pytest
 from hypothesis import given, settings
@@ -23,6 +25,14 @@ def test_names_are_neither_markup_nor_emoji_nor_escapes(capsys: pytest.CaptureFi
         assert text in shown
     say("sift:", "a\x1b]0;owned\x07b", error=True)
     assert capsys.readouterr().err == "sift: a�]0;owned�b\n"
+
+
+def test_every_character_that_a_terminal_obeys_is_replaced_and_no_other() -> None:
+    """The fast way of text that is all printable agrees with the slow one on all of Unicode."""
+    for code in range(sys.maxunicode + 1):
+        unsafe = unicodedata.category(chr(code)) in ("Cc", "Cf", "Cs", "Co")
+        kept = not unsafe or chr(code) in "\n\t"
+        assert (printable(chr(code)) == chr(code)) == (kept or code == 0xFFFD), hex(code)
 
 
 def test_lines_and_tabs_stay() -> None:

@@ -177,7 +177,8 @@ def tables(rooms: Graph) -> str:
             files = sorted(folder.glob("**/*.py"))
             own = [path for path in files if path.name != "__init__.py"]
             about = summary(folder / "__init__.py")
-            parts += [f"### `{room}/`", f"{about}.", _table(own)]
+            end = "" if about.endswith("?") else "."
+            parts += [f"### `{room}/`", f"{about}{end}", _table(own)]
     return "\n\n".join(parts)
 
 

@@ -215,7 +215,7 @@ def _loop(wrapper: str, scope: str, kind: str, given: dict[str, Any]) -> Result:
 
 
 def _saved(folder: Path, wrapper: str, scope: str, kind: str, given: dict[str, Any]) -> Result:
-    """Saved by all ranks in the middle of the second epoch, and gone on with."""
+    """Saved by all ranks in the middle of the second epoch, and resumed."""
     import torch.distributed as dist
     from torch.utils.data import DataLoader, DistributedSampler
 

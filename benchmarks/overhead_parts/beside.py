@@ -30,7 +30,7 @@ LOOPS = ("plain", "in the loop", "ahead=1")
 
 
 class Loop:
-    """A training loop that can be stopped and gone on with."""
+    """A training loop that can be stopped and continued."""
 
     def __init__(self, name: str, args: argparse.Namespace) -> None:
         self.model = make_model(argparse.Namespace(length=LENGTH, dropout=0.1, layers=args.layers))

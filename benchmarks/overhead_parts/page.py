@@ -201,9 +201,10 @@ def _figures(found: Mapping[str, Any] | None, shown: Any) -> list[str]:
 
 def _measured(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
+    loads = (machine["load_before"][0], machine["load_after"][0])
     return (
         f"Made by `{result['command']}` (processor time, one thread of an {machine['processor']}; load "
-        f"{machine['load_before'][0]:.0f} to {machine['load_after'][0]:.0f} on {machine['cores']} cores)."
+        f"{min(loads):.0f} to {max(loads):.0f} on {machine['cores']} cores)."
     )
 
 

@@ -111,7 +111,7 @@ class SiftedLoader:
                 meter.counts["samples_trained"] += step.size
                 meter.counts["tokens_trained"] += tokens_in(batch)
                 sifter.observer.hand_out(step, batch)
-                with self._step():
+                with self._step(batch):
                     yield batch
             if cursor.position is place:
                 cursor.position = None
@@ -332,6 +332,6 @@ class SiftedLoader:
             raise nothing_to_choose(candidates, size, remedy=", or leave out draws='batch'")
         self.sifter.chooser.check(candidates, divides=self.sifter.draws == "batch")
 
-    def _step(self) -> AbstractContextManager[None]:
+    def _step(self, batch: Any) -> AbstractContextManager[None]:
         """What is open while the user's step runs: here, from one batch to the next."""
-        return self.sifter.observer.training(self.sifter.model)
+        return self.sifter.observer.training(self.sifter.model, batch=batch)

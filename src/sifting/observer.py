@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,8 @@ from sifting.measure.audit import Auditor, explored_means, warn_user
 from sifting.measure.meter import SPAN, Meter
 from sifting.model.agreement import compare_gradients
 from sifting.model.call import logits_of
+from sifting.model.no_trace import first_parameter
+from sifting.model.wrong_labels import FAILURES, wrong_label
 from sifting.parallel.detect import data_parallel_under_way
 from sifting.step import Selection, Step
 
@@ -66,6 +68,9 @@ class Observer:
         self._around: nn.Module | None = None  # the wrapper whose forward was read last
         self._trained: dict[str, Tensor] = {}  # logits of the forward that is compared
         self._gradients: dict[str, Tensor] = {}  # of the user's loss at them
+        self._batch: Any = None  # that is being trained, while its step is open
+        self._shapes: dict[str, Sequence[int]] = {}  # of the outputs of its forward
+        self._version = -1  # of the weights then
 
     def hand_out(self, step: Step, batch: Any) -> Step:
         """Take note of a batch that is about to be trained."""
@@ -146,31 +151,77 @@ class Observer:
                 warn_user(found.message)
 
     @contextmanager
-    def training(self, model: nn.Module, step: Step | None = None) -> Iterator[None]:
+    def training(
+        self, model: nn.Module, step: Step | None = None, *, batch: Any = None
+    ) -> Iterator[None]:
         """While open, the user's step runs: time it, and listen to the model's forward in it.
 
         Args:
             model: whose forward it is.
             step: of the batch that is trained, where it is not the one handed out last, since
                 several are fetched before the first is trained.
+            batch: that is trained, for the message where its labels cannot be.
         """
         if step is not None:
             self.current, self._heard, self.under_way = step, False, step.size
         if self.pilot is not None and self.current is not None and self.current.rehearsed:
             self.pilot.listen()
+        self._batch, self._shapes = batch, {}
         handle = model.register_forward_hook(Listener(self))
         handed = None if self.current is None else self.current.handed
         try:
             with (
+                self.naming(),
                 nullcontext() if handed is None else handed.offered(),
                 self.meter.time("between", self.scorer.device),
             ):
                 yield
             self.end_step()
+        except GeneratorExit:  # the loop was left, and nobody tells a generator why
+            stepped = self._version != self._weights_version()  # so its loss was one
+            found = None if stepped else self.wrong_label(None)
+            if found is not None:
+                warn_user(f"the loop was left in the middle of a step: {found}")
+            raise
         finally:
+            self._batch = None
             handle.remove()
             if self.pilot is not None:
                 self.pilot.unlisten()
+
+    def _weights_version(self) -> int:
+        """A number that an optimizer's step changes."""
+        weights = first_parameter(self.scorer.model)
+        return -1 if weights is None else weights._version
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """While open, a step that fails on a label of no class raises an error that names it."""
+        try:
+            yield
+        except FAILURES as error:
+            found = self.wrong_label(error)
+            if found is None:
+                raise
+            raise found from error
+
+    def wrong_label(self, error: BaseException | None) -> ValueError | None:
+        """An error that names the label which the step under way failed on; None where it was another cause.
+
+        Args:
+            error: of the step; None where it is not known.
+        """
+        batch, shapes, self._batch = self._batch, self._shapes, None  # said once
+        if batch is None:
+            return None
+        try:
+            if (
+                not shapes and error is not None
+            ):  # a model that makes its own loss fails before it returns
+                shapes = self.scorer.output_shapes(batch)
+            return wrong_label(self.scorer.call, shapes, batch, error)
+        except Exception:  # a batch of another kind: the step's own error is what is to be seen
+            return None
 
     def observe(self, losses_B: Tensor) -> None:
         """Take in the exact losses of the batch under way."""
@@ -217,6 +268,8 @@ class Observer:
         if self.scorer.active or not torch.is_grad_enabled():
             return
         self.scorer.note_autocast()
+        self._shapes = {name: logits.shape for name, logits in logits_of(output).items()}
+        self._version = self._weights_version()
         around = data_parallel_under_way()
         if around is not self._around:
             self._around = around
@@ -262,7 +315,8 @@ class Observer:
                 logits.register_hook(partial(self._note_gradient, name))  # type: ignore[no-untyped-call]
 
     def _note_gradient(self, name: str, gradient: Tensor | None) -> None:
-        if gradient is not None:  # DDP hands on that there is none, where the loss is the model's own
+        # DDP hands on that there is none, where the loss is the model's own
+        if gradient is not None:
             self._gradients[name] = gradient
 
 

@@ -23,9 +23,12 @@ def printable(text: object) -> str:
     >>> printable("a\\x1b[2Jb\\u202ec")
     'a�[2Jb�c'
     """
+    text = str(text)
+    if text.isprintable():  # which is stricter, and ten times as fast
+        return text
     return "".join(
         c if c in "\n\t" or unicodedata.category(c) not in _UNSAFE else "\N{REPLACEMENT CHARACTER}"
-        for c in str(text)
+        for c in text
     )
 
 

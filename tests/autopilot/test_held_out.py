@@ -64,6 +64,37 @@ def test_a_look_notes_where_losses_fell_and_leaves_the_weights() -> None:
     assert held_out.recent(option) is not None
 
 
+@pytest.mark.parametrize(
+    ("given", "tells"),
+    [
+        ({}, True),
+        ({"loss_fn": torch.nn.CrossEntropyLoss()}, True),
+        ({"loss_fn": torch.nn.MSELoss()}, False),
+        ({"losses": lambda net, batch: (net(batch[0])[:, 0] - batch[1]).square()}, False),
+    ],
+)
+def test_progress_tells_where_classes_are_predicted(given: dict[str, Any], tells: bool) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    x, labels = torch.randn(448, 8), torch.randint(0, 5, (448,))
+    y = labels if tells else torch.randn(448, 5) if "loss_fn" in given else labels.float()
+    held_out = [(x[48:], y[48:])]
+    sifter = Sifter(net, trial=Trial(held_out=held_out, updates=UPDATES), **given)
+    assert sifter.pilot is not None
+    looking = sifter.pilot.held_out
+    assert looking.tells, "nothing is known of the model yet"
+    for batch_x, batch_y in sifter(DataLoader(TensorDataset(x[:48], y[:48]), batch_size=16)):
+        out = net(batch_x)
+        loss = F.cross_entropy(out, batch_y) if tells else (out - batch_y.reshape(16, -1)).square()
+        loss.mean().backward()
+    for step in (100, 200, 300):
+        looking.look(step)
+        with torch.no_grad():
+            net.head.weight *= 0.9
+    assert looking.tells == tells
+    assert tells or looking.shares() == []
+
+
 def test_losses_are_cut_off_at_that_of_guessing() -> None:
     net, sifter, held_out = sifter_with(candidates(40))
     assert held_out.guessing() == math.inf

@@ -17,7 +17,11 @@ HALF = Option("input", LADDER[0])
 
 
 def knowledge(
-    *, held: Progress | None = None, memory: Progress | None = None, new: Progress | None = None
+    *,
+    held: Progress | None = None,
+    memory: Progress | None = None,
+    new: Progress | None = None,
+    tells: bool = True,
 ) -> Knowledge:
     """As measured: progress on held-out samples by two scorers, or on new samples."""
     progress = {HALF: held, **{Option(by, LADDER[0]): memory for by in (MEMORY, PREDICTED)}}
@@ -27,6 +31,7 @@ def knowledge(
         held_out=SimpleNamespace(
             looks=held is not None or memory is not None,
             recent=progress.get,
+            tells=tells,
             progress={option: [found] for option, found in progress.items()},
         ),
         exit=SimpleNamespace(looks="input", costs={"input": 0.1, MEMORY: 0.0}),
@@ -55,6 +60,15 @@ def test_the_share_of_held_out_progress_makes_the_speed_up() -> None:
 def test_without_held_out_samples_new_ones_count() -> None:
     assert judged(knowledge(new=made(0.7))).share == pytest.approx(0.7)
     assert judged(knowledge()).share is None
+
+
+def test_progress_counts_for_nothing_where_no_classes_are_predicted() -> None:
+    for known in (knowledge(held=made(0.8), tells=False), knowledge(new=made(0.8), tells=False)):
+        found = judged(known)
+        assert (found.share, found.speedup, found.sure) == (None, None, None)
+        assert found.kept_loss == 0.7, "which decides"
+        assert known.summary("input", 100)["learning_share"] is None
+    assert judged(knowledge(memory=made(0.8), tells=False), Option(MEMORY, 2)).learnable
 
 
 def test_clocks_count_where_they_say_more() -> None:

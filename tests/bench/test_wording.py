@@ -110,8 +110,14 @@ def test_what_is_not_known_is_a_dash() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (known(-0.03, -0.04, -0.02), "stopping sooner costs what an arm below 1 does not."),
-        (known(-0.01, -0.04, 0.02), "stopping sooner costs nothing that can be measured here"),
+        (
+            known(-0.03, -0.04, -0.02),
+            "ending sooner without selection makes the result measurably worse.",
+        ),
+        (
+            known(-0.01, -0.04, 0.02),
+            "ending sooner without selection costs nothing measurable here",
+        ),
     ],
 )
 def test_a_baseline_cut_short_is_said_beside_a_saving(change: dict[str, Any], said: str) -> None:
@@ -122,4 +128,4 @@ def test_a_baseline_cut_short_is_said_beside_a_saving(change: dict[str, Any], sa
     assert said in found
     soon = {**cut, "time_ratio": known(0.8, 0.7, 0.9)}
     found = cut_short({**RESULT, "lengths": {"baseline-75": soon}})
-    assert "was where it ends in 0.80 (0.70–0.90) of its time" in found
+    assert "got to where it ends in 0.80 (0.70–0.90) of its time" in found

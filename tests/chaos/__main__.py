@@ -29,13 +29,13 @@ def counts(results: list[dict[str, Any]]) -> list[list[str]]:
         kind, label = result["case"].split()[0], ""
         if kind == "kill":
             for name in result["signals"]:
-                label = f"{name}, then gone on with"
+                label = f"{name}, then resumed"
                 found.setdefault(label, Counter())["wrong" if result["wrong"] else "right"] += 1
             continue
         if kind == "damage":
             label = f"file {result['way']}, of {WORDS[result['of']]}"
         else:
-            label = f"a write fails with {result['error']}, then gone on with"
+            label = f"a write fails with {result['error']}, then resumed"
         found.setdefault(label, Counter())["wrong" if result["wrong"] else result["how"]] += 1
     order = sorted(
         found, key=lambda label: (label.startswith("file"), label.startswith("a write"), label)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from sifting.advice import wording
 from sifting.advice.phases import Advice, Phase, Range, Row
 from sifting.cli.advise import main, parse, show_advice
 from sifting.terminal import make_console
+from sifting.training.locks import locked
 
 
 def test_advice_on_a_users_own_problem_is_shown_and_written(
@@ -69,3 +71,14 @@ def test_the_table_is_whole_at_any_width_and_left_out_where_it_is_empty(width: i
     empty = io.StringIO()
     show_advice(replace(advice, phases=()), make_console(file=empty, width=width))
     assert "phase" not in empty.getvalue()
+
+
+def test_the_second_process_at_a_file_is_refused_by_the_name_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "found.json"
+    with locked(tmp_path, file=out.name):
+        assert main(["tests.helpers.problems:build", "--updates", "20", "--out", str(out)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"found.json is in use by process {os.getpid()}" in said
+    assert not out.exists()

@@ -43,3 +43,22 @@ def test_a_report_of_nothing_writes_nothing(
     assert main(arguments) == 0
     assert capsys.readouterr().out == ""
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("option", ["--results", "--pages"])
+def test_a_place_that_a_report_cannot_be_written_to_is_named(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "place"
+    place.symlink_to(tmp_path / "nowhere")
+    run = tmp_path / "runs" / "digits"
+    run.mkdir(parents=True)
+    (run / "bench.json").write_text("{}")
+    found = {"task": "digits"} if option == "--results" else None
+    monkeypatch.setattr("sifting.bench.results.result_of", lambda folder: found)
+    others = [] if option == "--results" else ["--results", str(tmp_path / "results")]
+    assert main(["report", "--out", str(run.parent), option, str(place), *others]) == 2
+    said = capsys.readouterr().err
+    assert "sift bench: the report cannot be written: " in said
+    assert str(place) in said
+    assert not (tmp_path / "nowhere").exists()

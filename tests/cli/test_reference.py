@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import shutil
 from dataclasses import fields
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import torch
 from sifting.cli.main import main
 from sifting.cli.reference import ReferenceOptions
 from sifting.exits.reference import ReferenceTable
+from sifting.training.locks import locked
 
 TARGET = "tests.helpers.problems:build"
 
@@ -64,10 +67,21 @@ def test_a_folder_that_is_gone_in_the_end_is_named(
     out.parent.mkdir()
 
     def losses(*args: object, **options: object) -> ReferenceTable:
-        out.parent.rmdir()
+        shutil.rmtree(out.parent)
         return ReferenceTable(torch.zeros(2))
 
     monkeypatch.setattr("sifting.cli.reference.reference_losses", losses)
     assert main(["reference", TARGET, "--out", str(out)]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "reference.json: it cannot be written: No such file" in said
+
+
+def test_the_second_process_at_a_file_is_refused_by_the_name_of_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "found.json"
+    with locked(tmp_path, file=out.name):
+        assert main(["reference", TARGET, "--out", str(out)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"found.json is in use by process {os.getpid()}" in said
+    assert not out.exists()

@@ -30,7 +30,7 @@ def test_kept_names_every_problem_and_who_is_ahead(folder, undrawn, capsys):
     assert main(["kept", *SMALL["kept"], "--problem", "all"]) == 0
     out = capsys.readouterr().out
     for name in ("squares", "noisy-squares", "few", "logistic", "phase"):
-        assert f"{name}: ahead for its gradients" in out
+        assert f"{name}: ahead at equal gradients" in out
     options = ["-b", "2", "--per-loss", "0.1", "-o", "few.svg"]
     assert main(["kept", *SMALL["kept"], *options]) == 0
     out = capsys.readouterr().out

@@ -145,14 +145,7 @@ def torchrun(
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     return subprocess.Popen(
         [sys.executable, *launcher, f"--max-restarts={restarts}", *map(str, words)],
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(ROOT),
-            # a store of its own for each restart: in a shared one, ranks can find their peers'
-            # addresses of before it
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
-        },
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -160,3 +160,14 @@ def test_a_checkpoint_without_a_sifter_is_refused(tmp_path: Path) -> None:
     fit(tmp_path, save=True)
     with pytest.raises(ValueError, match=r"holds no sifter state.*Load its weights"):
         fit(tmp_path, sift={}, resume=tmp_path / "step=2.ckpt")
+
+
+def test_a_label_of_no_class_is_noted_by_row_and_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoilt = data()
+    spoilt.tensors[1][:] = -3
+    monkeypatch.setattr("tests.helpers.lightning_runs.data", lambda: spoilt)
+    with pytest.raises(IndexError, match="Target -3") as caught:
+        fit(tmp_path, sift={"keep": 1.0})
+    assert "labels[0] is -3, and logits of shape (16, 5)" in caught.value.__notes__[-1]

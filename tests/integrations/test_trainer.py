@@ -334,3 +334,11 @@ def test_an_autopilot_looks_at_the_evaluation_data(
     assert made.state.global_step == plain.state.global_step
     if not pilot.decisions:  # nothing was selected: the plain run, looks and all
         assert made.losses == plain.losses
+
+
+def test_a_label_of_no_class_is_named_by_row_and_value(tmp_path: Path) -> None:
+    data = Texts()
+    data.labels[:] = 7
+    trainer = SiftTrainer(classifier(), arguments(tmp_path), train_dataset=data, sift={"keep": 1.0})
+    with pytest.raises(ValueError, match=r"labels\[0\] is 7, and logits of shape \(8, 3\)"):
+        trainer.train()

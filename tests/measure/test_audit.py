@@ -134,6 +134,17 @@ def test_warnings_are_told_to_those_who_hear() -> None:
     assert caught[0].filename == __file__, "at the line of the user's own code"
 
 
+def test_a_warning_from_a_hook_is_at_the_line_that_called_the_model() -> None:
+    # the hook is one of the library's own, so that torch's frames stand between it and the user
+    inside = {"__name__": "sifting.exits.somewhere", "warn_user": warn_user}
+    exec("def hook(module, args, output): warn_user('from a hook')", inside)
+    model = torch.nn.Linear(2, 2)
+    model.register_forward_hook(inside["hook"])  # type: ignore[arg-type]
+    with pytest.warns(SiftingWarning, match="from a hook") as caught:
+        model(torch.zeros(1, 2))
+    assert caught[0].filename == __file__, "not in torch"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

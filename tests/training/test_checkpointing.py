@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from sifting.plain import Plain
 from sifting.training.checkpointing import Parts, RunProgress, not_finite
 from sifting.training.engine import Engine
 from sifting.training.run_folder import RunError
@@ -52,6 +54,26 @@ def test_what_was_saved_is_put_back(state: dict[str, Any], tmp_path: Path) -> No
     assert parts.task.schedule.last_epoch == 4
 
 
+@dataclass
+class TwoRanks:
+    """Two ranks, of which the second had losses that are higher by ten."""
+
+    rank: int
+    world: int = 2
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value, value + 10] if isinstance(value, Tensor) else [value, value]
+
+
+def test_each_rank_gets_its_own_losses_back(tmp_path: Path) -> None:
+    losses = [torch.tensor(1.0), torch.tensor(3.0)]
+    parts = parts_of(engine_at(tmp_path / "first", 4))
+    state = replace(parts, ranks=TwoRanks(0)).state(RunProgress(4, losses=losses))
+    for ranks, own in ((TwoRanks(0), [1, 3]), (TwoRanks(1), [11, 13]), (None, [6, 8])):
+        again = replace(parts, ranks=ranks)
+        assert [float(loss) for loss in again._own_losses(Plain(state, "the run"))] == own
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -59,7 +81,7 @@ def test_what_was_saved_is_put_back(state: dict[str, Any], tmp_path: Path) -> No
         ({"update": PACE.updates + 1}, "cannot be resumed: .*update"),
         ({"update": 5}, "cannot be resumed: its sifter has made 4 steps, and 5 updates are 5"),
         ({"model": {}}, "cannot be resumed: Error.* loading state_dict"),
-        ({"losses": torch.zeros(2, 2)}, "cannot be resumed: .*losses"),
+        ({"losses": torch.zeros(2, 2, 2)}, "cannot be resumed: .*losses"),
         ({"schedule": {}}, "cannot be resumed: .*schedule"),
         ({"seconds": {"forward": "x"}}, "cannot be resumed: .*seconds"),
     ],

@@ -411,3 +411,12 @@ def test_warnings_of_the_run_are_in_its_folder_once(tmp_path: Path) -> None:
         assert warned["step"] == 1
         assert run.summary is not None
         assert run.summary["warnings"] == [warned["message"]]
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_a_label_of_no_class_is_named_by_row_and_value(tmp_path: Path, arm: dict[str, Any]) -> None:
+    folder = RunFolder.create(tmp_path / "run", config={})
+    engine = build(folder, pace=PACE, arm=arm)
+    engine.task.loader.dataset.tensors[1][:] = -3  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"labels\[0\] is -3, and logits of shape .* from 0 to 4"):
+        engine.run()

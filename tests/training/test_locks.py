@@ -118,3 +118,22 @@ def test_what_a_dead_process_forked_is_waited_for(
     finally:
         with suppress(ProcessLookupError):
             os.kill(worker, signal.SIGKILL)
+
+
+def test_a_file_is_locked_by_itself_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    with locked(tmp_path, file="a.json"):
+        with locked(tmp_path, file="b.json"):  # is nobody's concern
+            pass
+        with (
+            pytest.raises(
+                RunError, match=rf"a\.json is in use by process {os.getpid()} .* another file"
+            ),
+            locked(tmp_path, file="a.json"),
+        ):
+            pass
+        assert sorted(os.listdir(tmp_path)) == [".a.json.lock", ".a.json.locked-by.json"]
+    assert os.listdir(tmp_path) == []
+    (tmp_path / ".a.json.lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="is a link"), locked(tmp_path, file="a.json"):
+        pass
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from sifting.cli import train as cli
 from sifting.training.config import RunConfig
@@ -23,7 +26,7 @@ def test_a_recipe_of_ones_own_is_trained_by_its_path(
     assert cli.main([OWN, "tiny", "--out", str(out), "--seed", "3"]) == 0
     run = read_run(out)
     assert (run.status, run.config["recipe"], run.config["seed"]) == ("finished", "mine", 3)
-    assert "finished after 8 updates" in capsys.readouterr().out
+    assert "finished after 8 updates: accuracy 0." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,26 @@ def test_mistakes_are_named(
 ) -> None:
     assert cli.main(argv) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_seed_decides_what_a_recipe_draws_from_any_global_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def drawing(config: Mine, data: int) -> Any:
+        found.append((random.random(), np.random.rand(), float(torch.rand(()))))  # noqa: NPY002
+        return RECIPE.problem(config, data)
+
+    def reading(config: Mine) -> int:
+        found.append((random.random(), np.random.rand(), float(torch.rand(()))))  # noqa: NPY002
+        return RECIPE.read(config)
+
+    monkeypatch.setattr(recipe, "RECIPE", replace(RECIPE, read=reading, problem=drawing))
+    for name in ("one", "two"):
+        random.random(), np.random.rand(), torch.rand(())  # noqa: NPY002
+        assert cli.main([OWN, "tiny", "--out", str(tmp_path / name), "--seed", "3"]) == 0
+    assert found[:2] == found[2:]
 
 
 def test_a_command_that_fails_leaves_no_folder(

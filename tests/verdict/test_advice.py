@@ -71,7 +71,7 @@ def test_a_gain_in_time_that_ends_behind_says_so() -> None:
             {"baseline": PLAIN, "random_keep": QUICK, "sift": QUICK},
             UPDATES,
             "No measurable gain from selection: leave it off.",
-            "against it, `sift` took 1.00",
+            "compared with it, `sift` took 1.00",
         ),
         (
             {"baseline": PLAIN, "random_keep": PLAIN, "sift": PLAIN},
@@ -122,6 +122,32 @@ def test_runs_that_failed_are_no_gain() -> None:
     verdict = judge([*runs, *good])
     assert verdict.decision.reason == "failed runs"
     assert said(verdict)[1].endswith("but 1 of its 4 runs failed.")
+
+
+def test_a_gain_that_no_number_of_seeds_would_show_says_so() -> None:
+    ahead = (
+        [v + e for v, e in zip(FIVE[0], [0.010, 0.012, 0.009, 0.011, 0.010], strict=True)],
+        FIVE[1],
+    )
+    hardly = [0.0001, -0.0040, 0.0041, -0.0035, 0.0037]  # over random-keep, 0.00008 in the mean
+    best = ([v + e for v, e in zip(ahead[0], hardly, strict=True)], FIVE[1])
+    verdict = comparison(SECONDS, 0.99, baseline=FIVE, random_keep=ahead, sift=best)
+    assert verdict.decision.reason == "control"
+    assert verdict.decision.too_many_seeds
+    assert "compared with it, `sift` ends +0.01 points" in said(verdict)[1]
+    assert said(verdict)[1].endswith("even 100 seeds would not show it.")
+
+
+def test_random_keep_that_is_ahead_of_the_arm_leaves_no_seeds_to_ask_for() -> None:
+    arm = (
+        [v + e for v, e in zip(FIVE[0], [0.010, 0.012, 0.009, 0.011, 0.010], strict=True)],
+        FIVE[1],
+    )
+    better = ([v + 0.01 for v in arm[0]], FIVE[1])
+    verdict = comparison(SECONDS, 0.99, baseline=FIVE, random_keep=better, sift=arm)
+    assert verdict.decision.reason == "control"
+    assert (verdict.decision.seeds, verdict.decision.too_many_seeds) == (None, False)
+    assert "seeds would" not in said(verdict)[1]
 
 
 def test_every_obstacle_has_words() -> None:

@@ -37,7 +37,7 @@ def test_a_gain_that_random_keep_has_too_is_said_to_be_its_own() -> None:
     assert (verdict.outcome, verdict.decision.reason) == ("no gain", "control")
     assert verdict.overall.startswith("No measurable gain from selection: leave it off. `sift` ")
     assert ", but `random-keep` " in verdict.overall
-    assert "against it, `sift` " in verdict.overall
+    assert "compared with it, `sift` " in verdict.overall
     assert "would have seen a gain of " in verdict.overall
 
 
@@ -70,7 +70,9 @@ def test_an_arm_that_the_table_shows_ahead_is_named_though_another_is_the_best()
     verdict = comparison(UPDATES, baseline=PLAIN, random_keep=also, sift=best, tuned=second)
     assert shown_ahead(verdict) == {"sift", "tuned"}
     assert verdict.outcome == "no gain"
-    assert "Ahead of the baseline too, but at the end of the budget" in verdict.overall
+    assert (
+        "Ahead of the baseline too, but under a budget that is not one of time" in verdict.overall
+    )
     assert "`tuned`" in verdict.overall
 
 
@@ -80,7 +82,9 @@ def test_a_gap_that_is_the_same_with_every_seed_is_no_measure_of_chance() -> Non
     assert "+2.50 (every seed)" in str(verdict.table())
     assert (verdict.outcome, verdict.decision.reason) == ("no gain", "equal seeds")
     assert "`sift` ends +2.50 points (every seed)" in verdict.overall
-    assert "is no measurable difference" in verdict.sentence("sift")
+    assert "it ends +2.50 points (every seed) from the baseline, too few seeds" in verdict.sentence(
+        "sift"
+    )
 
 
 def test_no_gain_says_what_would_have_been_seen() -> None:

@@ -111,7 +111,7 @@ def test_a_gain_over_the_baseline_that_random_keep_has_too_is_not_selections() -
     assert verdict.overall.startswith("No measurable gain from selection: leave it off.")
     assert verdict.decision.reason == "control"
     assert "but `random-keep` did the same in 0." in verdict.overall
-    assert "against it, `sift` took " in verdict.overall
+    assert "compared with it, `sift` took " in verdict.overall
     assert "would have seen a gain of" in verdict.overall
 
 

@@ -23,6 +23,14 @@ def test_a_baseline_says_where_it_ended_and_an_arm_how_it_compares() -> None:
     assert "no measurable difference to the baseline" in said["random-keep"]
 
 
+def test_a_gap_that_is_the_same_with_every_seed_is_not_called_no_difference() -> None:
+    same = ([v + 0.05 for v in PLAIN[0]], PLAIN[1])
+    verdict = comparison(UPDATES, 0.5, baseline=PLAIN, random_keep=PLAIN, sift=same)
+    said = sentence(verdict, verdict.arm("sift")).plain()
+    assert "it ends +5.00 points (every seed) from the baseline, too few seeds to rule out" in said
+    assert "no measurable difference" not in said
+
+
 def test_what_cannot_be_judged_says_why() -> None:
     two = tuple(values[:2] for values in PLAIN)
     verdict = comparison(UPDATES, baseline=PLAIN, sift=two)

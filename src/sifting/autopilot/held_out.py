@@ -196,6 +196,16 @@ class HeldOut:
         shape = plan.shapes.get(plan.parts[0].logits, ())
         return math.log(shape[-1]) if plan.parts[0].has_classes and shape else math.inf
 
+    @property
+    def tells(self) -> bool:
+        """Whether progress says what selecting gains: where classes are predicted.
+
+        Squared errors are so unequal that nearly all of the progress is made on the largest, whether
+        training on those helps or not.
+        """
+        plan = self.scorer.plan
+        return plan is None or any(part.kind != "squares" for part in plan.parts)
+
     def _note(self, scorer: str, before_M: Tensor, now_M: Tensor, scores_M: Tensor) -> None:
         for ratio in LADDER:
             option = Option(scorer, ratio)
@@ -216,8 +226,10 @@ class HeldOut:
         return self.meter.counts["held_out_seen"] * FORWARD / size + to_come * one, one
 
     def shares(self) -> list[dict[str, Any]]:
-        """Learning shares of every scorer at every ratio, for the log."""
-        found = []
+        """Learning shares of every scorer at every ratio, for the log; none where they do not tell."""
+        found: list[dict[str, Any]] = []
+        if not self.tells:
+            return found
         for option in self.progress:
             recent = self.recent(option)
             if recent is not None and recent.kept + recent.rest > 0:

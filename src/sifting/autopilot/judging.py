@@ -47,7 +47,7 @@ class Knowledge:
         """What is known of keeping one in two by a scorer, for people."""
         option = Option(scorer, LADDER[0])
         recent = self.progress(scorer, step) if scorer != MEMORY else None
-        known = recent is not None and not math.isnan(recent.share)
+        known = recent is not None and not math.isnan(recent.share) and self.held_out.tells
         return {
             "learning_share": recent.share if recent is not None and known else None,
             "kept_loss": self.evidence.kept_loss(option),
@@ -93,7 +93,7 @@ class Knowledge:
         if scorer in (MEMORY, PREDICTED):
             sure = recent.share - 2 * recent.error > LEARNABLE
             one = replace(one, learnable=recent.share > STILL if using else sure)
-        if scorer == MEMORY or ratio != LADDER[0]:
+        if scorer == MEMORY or ratio != LADDER[0] or not self.held_out.tells:
             return one
         share, error = recent.share, recent.error
         if math.isnan(share) or math.isinf(error):  # no progress at all: nothing to be had

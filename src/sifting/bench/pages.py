@@ -22,6 +22,7 @@ from sifting.bench.wording import (
     arm_rows,
     cut_short,
     metric_shown,
+    planned_seconds,
     quality_rows,
     row,
     worst_harm,
@@ -95,7 +96,12 @@ def summary(results: Mapping[str, Result]) -> str:
     if not results:
         return "Nothing has been run yet."
     rows = [[Markdown(cell) for cell in row(name, result)] for name, result in results.items()]
-    parts = [table(COLUMNS, rows)]
+    hours = sum(map(planned_seconds, results.values())) / 3600
+    parts = [
+        table(COLUMNS, rows),
+        f"By their tables of costs, all these runs take {hours:.1f} hours of one core, evaluations aside; every "
+        "command continues where it was stopped.",
+    ]
     points = _points(results)
     if points:
         right = sum((said > 0) == (was > 0) for *_, said, was in points)
@@ -126,26 +132,27 @@ def page(name: str, result: Result, note: str | None) -> str:
     )
     if equal == "time" and any(arm.startswith("auto") for arm in result["arms"]):
         alike += (
-            " The autopilot plans the baseline's updates, ends sooner by what it gains, and is charged what it "
-            "spends beside them."
+            " The autopilot plans for the baseline's updates and ends sooner by what it gains; what it spends "
+            "on measuring is charged to it."
         )
-    rates = "One learning rate serves all arms."
+    rates = "All arms use one learning rate."
     if result["rates"]:
         whose = (
             "The learning rate of each was"
             if len(result["rates"]) > 1
             else "The baseline's learning rate was"
         )
-        serves = "" if len(result["rates"]) > 1 else ", and serves all arms"
-        rates = f"{whose} chosen among three, on held-out samples of a seed that is not among these{serves}."
+        serves = "" if len(result["rates"]) > 1 else "; all arms use it"
+        rates = f"{whose} the best of three on held-out samples, by a seed that is not used below{serves}."
     parts = [
         f"# {name}",
         f"{result['about'][:1].upper()}{result['about'][1:]}. {alike} {rates}",
         *([note] if note else []),
         table(ARM_COLUMNS, [[Markdown(cell) for cell in line] for line in arm_rows(result)]),
-        "`time to its end ÷ baseline` is the time until an arm first reached the worst of the baseline's "
-        "best metrics; `÷ a baseline that ends as well` is 1 over the length of a baseline that ends where "
-        "the arm does, by the baselines of other lengths in the table. ( – ) are 95 % intervals over "
+        "`time to the baseline's end ÷ baseline` is the time until an arm first reached what every seed of the "
+        "baseline reached at its best, over the baseline's; `÷ a baseline that ends as well` is 1 over the "
+        "length of a baseline that ends where the arm does, by the baselines of other lengths in the table. "
+        "( – ) are 95 % intervals over "
         f"seeds. The worst measurable harm: {worst_harm(result)}.",
         result["overall"],
         *filter(None, [cut_short(result)]),
@@ -172,7 +179,7 @@ def _predicted(result: Result) -> list[str]:
 
 
 def _made_by(result: Result, machine: Mapping[str, Any]) -> str:
-    clock = {"wall": "time that passed", "cpu": "time that the process computed"}
+    clock = {"wall": "wall-clock time", "cpu": "processor time"}
     load = result["load"]
     busy = (
         ""
@@ -185,6 +192,8 @@ def _made_by(result: Result, machine: Mapping[str, Any]) -> str:
         else ""
     )
     return (
-        f"Made by `{result['command']}` on {machine['cores']} cores of an {machine['processor']}, torch "
-        f"{(result['versions'] or {}).get('torch')}, costs by {clock[result['asked']['clock']]}{busy}{waited}."
+        f"Made by `{result['command']}` ({planned_seconds(result) / 60:.1f} minutes of one core by its table of "
+        "costs, evaluations aside) on "
+        f"{machine['cores']} cores of an {machine['processor']}, torch "
+        f"{(result['versions'] or {}).get('torch')}, costs in {clock[result['asked']['clock']]}{busy}{waited}."
     )

@@ -108,7 +108,7 @@ def result_of(folder: Path) -> dict[str, Any] | None:
             "target": judged.target,
             "outcome": verdict["outcome"],
             "overall": verdict["overall"],
-            "arms": {arm["name"]: _figures(arm) for arm in verdict["arms"]},
+            "arms": {arm["name"]: _metrics_of(arm) for arm in verdict["arms"]},
             "lengths": _lengths(runs),
             "plan": {
                 arm: {
@@ -163,7 +163,7 @@ def _require(path: Path, content: Mapping[str, Any], *names: str) -> None:
         raise RunError(f"{path} is damaged: it has no {missing[0]}")
 
 
-def _figures(arm: Mapping[str, Any]) -> dict[str, Any]:
+def _metrics_of(arm: Mapping[str, Any]) -> dict[str, Any]:
     """What a page says of an arm."""
     kept = ("role", "runs", "finished", "failed", "mean", "std", "reached")
     estimates = ("difference", "control_difference", "time_ratio", "cost")
@@ -175,7 +175,7 @@ def _lengths(runs: Sequence[Run]) -> dict[str, Any]:
     kept = [run for run in runs if run.config["arm"] in LENGTHS]
     if not any(run.config["arm"] in protocol.LONGER for run in kept):
         return {}
-    found = {arm["name"]: _figures(arm) for arm in judge(kept).to_dict()["arms"]}
+    found = {arm["name"]: _metrics_of(arm) for arm in judge(kept).to_dict()["arms"]}
     return {name: figures for name, figures in found.items() if name in protocol.LONGER}
 
 

@@ -30,8 +30,9 @@ from sifting.bench.registry import BenchTask, workload_of
 from sifting.bench.tasks.common import find_data
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.live import tell
-from sifting.compare.workload import FunctionWorkload, RecipeWorkload, seed_all
+from sifting.compare.workload import FunctionWorkload, RecipeWorkload
 from sifting.measure.stopwatch import Clock
+from sifting.rng import seed_all
 from sifting.training.arms import ARMS
 from sifting.training.config import RunConfig
 from sifting.training.locks import locked

@@ -53,15 +53,34 @@ def gap(result: Result, found: Mapping[str, Any] | None) -> str:
     return f"{value}{unit}{ends}"
 
 
-def figures(result: Result, arm: str) -> Mapping[str, Any] | None:
+def measured_of(result: Result, arm: str) -> Mapping[str, Any] | None:
     """What is known of an arm, or of a baseline of another length."""
     known: Mapping[str, Any] | None = result["arms"].get(arm)
     return result.get("lengths", {}).get(arm) if known is None else known
 
 
+def planned_seconds(result: Result) -> float:
+    """How long all runs of a task take by its table of costs, those that choose learning rates too.
+
+    >>> plan = {"baseline": {"seconds": 10.0}, "memory": {"seconds": 8.0}}
+    >>> arms = {"baseline": {"runs": 2}, "memory": {"runs": 2}}
+    >>> planned_seconds({"plan": plan, "arms": arms, "tried": {"memory": {"0.1": 0.9, "0.3": 0.8}}})
+    52.0
+    """
+    plan = result["plan"]
+    compared = sum(
+        of_arm["seconds"] * (measured_of(result, arm) or {"runs": 0})["runs"]
+        for arm, of_arm in plan.items()
+    )
+    tuned = sum(
+        len(rates) * plan[arm]["seconds"] for arm, rates in result["tried"].items() if arm in plan
+    )
+    return float(compared + tuned)
+
+
 def time_cell(result: Result, arm: str) -> str:
     """The time until an arm was where the baseline ends, over the baseline's."""
-    found = figures(result, arm)
+    found = measured_of(result, arm)
     if found is None:
         return NONE
     measured = estimate(found["time_ratio"])
@@ -108,7 +127,7 @@ def cut_short(result: Result) -> str:
     >>> known = {"difference": level, "time_ratio": None, "reached": 1, "runs": 5}
     >>> result = {"percent": True, "lower_is_better": False, "arms": {}, "lengths": {"baseline-75": known}}
     >>> cut_short(result).split(": ")[1]
-    'stopping sooner costs nothing that can be measured here, so a saving is to be seen beside that.'
+    'ending sooner without selection costs nothing measurable here, so compare a saving with that.'
     """
     lengths = result.get("lengths", {})
     arm = next((arm for arm in protocol.SHORTER if arm in lengths), None)
@@ -118,16 +137,16 @@ def cut_short(result: Result) -> str:
         return ""
     costs = change.above(0.0) if result["lower_is_better"] else change.below(0.0)
     when = (
-        f"was where it ends in {time_cell(result, arm)} of its time"
+        f"got to where it ends in {time_cell(result, arm)} of its time"
         if known["time_ratio"] is not None
         else f"got there with {known['reached']} of {known['runs']} seeds"
     )
     said = f"`{arm}`, the baseline cut short, {when} and ends {gap(result, known['difference'])} from it: "
     if costs:
-        return said + "stopping sooner costs what an arm below 1 does not."
+        return said + "ending sooner without selection makes the result measurably worse."
     return (
         said
-        + "stopping sooner costs nothing that can be measured here, so a saving is to be seen beside that."
+        + "ending sooner without selection costs nothing measurable here, so compare a saving with that."
     )
 
 
@@ -173,7 +192,7 @@ def arm_rows(result: Result) -> list[list[str]]:
     """A line for each arm of a task."""
     lines = []
     for arm in [*result["arms"], *sorted(set(result["finals"]) - set(result["arms"]))]:
-        known = figures(result, arm)
+        known = measured_of(result, arm)
         finals = list(result["finals"].get(arm, {}).values())
         mean = sum(finals) / len(finals) if finals else None
         rate = protocol.with_baseline(result["rates"], (arm,)).get(arm)
@@ -197,7 +216,7 @@ ARM_COLUMNS = [
     "arm",
     "ends at",
     "to the baseline",
-    "time to its end ÷ baseline",
+    "time to the baseline's end ÷ baseline",
     "÷ a baseline that ends as well",
     "time in all ÷ baseline",
     "updates",

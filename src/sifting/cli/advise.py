@@ -14,7 +14,14 @@ from sifting import files
 from sifting.advice.observing import EFFORT, advise
 from sifting.advice.phases import Advice
 from sifting.advice.wording import COLUMNS, rows, sentence, trial_lines
-from sifting.cli.parsing import check_out_file, parse_preset, refuse, run_many, writing
+from sifting.cli.parsing import (
+    alone_at,
+    check_out_file,
+    parse_preset,
+    refuse,
+    run_many,
+    writing,
+)
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.live import tell
 from sifting.compare.workload import (
@@ -22,8 +29,8 @@ from sifting.compare.workload import (
     RecipeWorkload,
     named_workload,
     parse_settings,
-    seed_all,
 )
+from sifting.rng import seed_all
 from sifting.terminal import print_table
 from sifting.training.config import RunConfig
 from sifting.training.recipe import RECIPES
@@ -102,6 +109,11 @@ def parse(argv: list[str]) -> Asked:
 
 def _run(words: list[str], console: Console) -> str | None:
     asked = parse(words)
+    with alone_at(asked.options.out):
+        return _advise(asked, console)
+
+
+def _advise(asked: Asked, console: Console) -> str | None:
     workload, config, options = asked.workload, asked.config, asked.options
     seed_all(config.seed)
     problem = workload.problem(config)

@@ -89,11 +89,13 @@ def _list() -> int:
 def _report(args: argparse.Namespace) -> int:
     from sifting.bench.pages import write_pages
 
-    for path in keep_results(args.out, args.results):
-        say(f"wrote {path}")
-    if args.pages is not None:
-        for path in write_pages(args.results, args.pages):
+    try:
+        for path in keep_results(args.out, args.results):
             say(f"wrote {path}")
+        for path in [] if args.pages is None else write_pages(args.results, args.pages):
+            say(f"wrote {path}")
+    except OSError as error:  # a folder that is a file, a link to nowhere, or may not be written
+        raise RunError(f"the report cannot be written: {error}") from error
     return 0
 
 

@@ -17,6 +17,7 @@ from sifting.terminal import make_console, say
 from sifting.training.arms import ARMS
 from sifting.training.config import RunConfig
 from sifting.training.engine import Diverged
+from sifting.training.locks import locked
 from sifting.training.run_folder import RunError
 from sifting.training.signals import at_once, exit_code
 
@@ -140,6 +141,16 @@ def check_out_file(path: Path) -> None:
         raise ValueError(f"--out {path}: that is a folder, or its folder does not exist")
     with writing(path):
         files.check_writable(path.absolute().parent)
+
+
+@contextmanager
+def alone_at(path: Path | None) -> Iterator[None]:
+    """Keep other processes off a file that the user has named, from before the work on; None for none."""
+    if path is None:
+        yield
+        return
+    with locked(path.absolute().parent, file=path.name):
+        yield
 
 
 @contextmanager

@@ -5,17 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import torch
 import tyro
 from rich.console import Console
 from torch import nn
 
-from sifting.cli.parsing import check_out_file, parse_preset, refuse, run_many, writing
+from sifting.cli.parsing import (
+    alone_at,
+    check_out_file,
+    parse_preset,
+    refuse,
+    run_many,
+    writing,
+)
 from sifting.compare.live import tell
-from sifting.compare.workload import named_workload, parse_settings, seed_all
+from sifting.compare.workload import (
+    FunctionWorkload,
+    RecipeWorkload,
+    named_workload,
+    parse_settings,
+)
 from sifting.reference import reference_losses
+from sifting.rng import seed_all
+from sifting.training.config import RunConfig
 from sifting.training.recipe import RECIPES
 
 C = TypeVar("C")
@@ -59,6 +73,17 @@ def _run(words: list[str], console: Console) -> str | None:
     config = workload.with_settings(
         options.config, parse_settings(list(options.set), []).get(None, {})
     )
+    with alone_at(options.out):
+        _write(workload, config, options, console)
+    return None
+
+
+def _write(
+    workload: RecipeWorkload | FunctionWorkload,
+    config: RunConfig,
+    options: ReferenceOptions[Any],
+    console: Console,
+) -> None:
     seed_all(config.seed)
     problem = workload.problem(config)
     about = f"{workload.name}, seed {config.seed}"
@@ -83,7 +108,6 @@ def _run(words: list[str], console: Console) -> str | None:
         f"{options.out}: {len(finite)} losses of {about}, {float(finite.mean()):.4f} on average; train with "
         f"Sifter(score='reducible', reference={str(options.out)!r})",
     )
-    return None
 
 
 def _load(model: nn.Module, path: Path) -> None:

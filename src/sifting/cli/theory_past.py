@@ -78,7 +78,7 @@ def kept(args: argparse.Namespace) -> None:
         for by in ("gradients", "steps"):
             ahead = result.ahead(by)
             later = "".join(f", {arm} from {at:,.0f} on" for at, arm in ahead[1:])
-            lines.append(f"for its {by} {ahead[0][1] if ahead else 'none'}{later}")
+            lines.append(f"at equal {by} {ahead[0][1] if ahead else 'none'}{later}")
         console.print(f"{name}: ahead {'; '.join(lines)}")
     L, L_F = float(args.dim), 1.0
     R, b = args.candidates / args.batch, args.batch

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import tyro
 
@@ -68,7 +69,7 @@ def main(argv: Sequence[str]) -> int:
         return exit_code(at_once(interrupt))
     if leads:
         summary = read_run(options.out).summary or {}
-        done = f"{summary.get('updates')} updates: {summary.get('final')}; {options.out}"
+        done = f"{summary.get('updates')} updates: {_last(summary.get('final'))}; {options.out}"
         how = (
             f"{outcome.status} after"
             if outcome.trained
@@ -80,3 +81,15 @@ def main(argv: Sequence[str]) -> int:
             say(f"{label}: stopped by {outcome.stopped_by}; --resume continues", error=True)
         return exit_code(outcome.stopped_by)
     return 0
+
+
+def _last(metrics: Mapping[str, Any] | None) -> str:
+    """The last evaluation in words.
+
+    >>> _last({"accuracy": 0.0205761316, "perplexity": 12345.678}), _last(None)
+    ('accuracy 0.02058, perplexity 1.235e+04', 'not evaluated yet')
+    """
+    if not metrics:
+        return "not evaluated yet"
+    shown = (f"{v:.4g}" if isinstance(v, float) else str(v) for v in metrics.values())
+    return ", ".join(f"{name} {value}" for name, value in zip(metrics, shown, strict=True))

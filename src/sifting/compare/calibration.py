@@ -16,10 +16,11 @@ import torch
 
 from sifting.compare.budget import ArmWork
 from sifting.compare.readings import Reading, doubt_of, tables_of
-from sifting.compare.workload import Workload, seed_all
+from sifting.compare.workload import Workload
 from sifting.measure.clocks import COUNTED, OPERATIONS
 from sifting.measure.stopwatch import Clock, timed_by
 from sifting.model.stack import StackError
+from sifting.rng import seed_all
 from sifting.selection.schedule import Schedule
 from sifting.training.arms import find_arm
 from sifting.training.assemble import assemble

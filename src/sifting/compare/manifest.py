@@ -176,7 +176,7 @@ def make_manifest(
     seeds: int = 1,
     old: Manifest | None = None,
 ) -> Manifest:
-    """Comparison the arms by a calibration, beside those that an older manifest holds.
+    """Plan the arms by a calibration, beside those that an older manifest holds.
 
     Args:
         workload: what is trained.

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sifting.compare.workload import Workload, seed_all
-from sifting.rng import load_random_state, save_random_state
+from sifting.compare.workload import Workload
+from sifting.rng import load_random_state, save_random_state, seed_all
 from sifting.training.assemble import assemble
 from sifting.training.checkpoints import Checkpoints
 from sifting.training.config import RunConfig

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
-import random
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Protocol
 
-import torch
 import tyro
 
 from sifting.compare.adopting import adopted
@@ -188,15 +186,6 @@ def import_from_here() -> None:
     """Let modules of the current directory be imported, as under `python -m`."""
     if os.getcwd() not in sys.path and "" not in sys.path:
         sys.path.insert(0, os.getcwd())
-
-
-def seed_all(seed: int) -> None:
-    """Seed torch's, Python's and, where it is in use, NumPy's global streams."""
-    torch.manual_seed(seed)
-    random.seed(seed)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
 
 
 def parse_settings(given: list[str], arms: list[str]) -> dict[str | None, dict[str, Any]]:

@@ -139,9 +139,9 @@ class Planner:
             say(f"the objective that is scored is {plan.describe()}")
         if plan.kind == "model":
             warn_user(
-                "the model's loss is not one that its logits and labels explain (smoothing, weights, "
-                "or no logits), so exact losses are taken from it one sample at a time, which is "
-                "slow: pass forward= that returns the logits, and loss_fn="
+                "the model's loss cannot be computed from its logits and labels by any loss that was tried "
+                "(smoothing, weights, or no logits), so it is taken from the model one sample at a time, "
+                "which is slow: pass forward= that returns the logits, and loss_fn="
             )
         self.plan = self.plans[kind] = plan
         return plan

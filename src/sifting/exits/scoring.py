@@ -22,7 +22,7 @@ from sifting.exits.planning import Planner
 from sifting.exits.reference import Reference, take_off
 from sifting.exits.reuse import Reuse
 from sifting.model.by_sample import Losses
-from sifting.model.call import Call
+from sifting.model.call import Call, logits_of
 from sifting.model.failed_call import failed_calls
 from sifting.model.no_trace import no_trace
 from sifting.model.parts import Score
@@ -296,6 +296,14 @@ class Scorer(Planner):
             return None
         with torch.no_grad():
             return located(self.plan.trusting(batch), batch).losses(output, self.moved(batch))
+
+    def output_shapes(self, batch: Any) -> dict[str, Sequence[int]]:
+        """Shapes of what the model gives without labels, by name; none where ranks would have to take part."""
+        if self.sharded:
+            return {}
+        with self._pass():
+            given = logits_of(self.call.run(self.model, self.moved(batch)))
+        return {name: logits.shape for name, logits in given.items()}
 
     def note_autocast(self) -> None:
         """Remember the autocast that is open now, in the user's training forward."""

@@ -75,7 +75,7 @@ class TunedExit(Exit):
     learns = True
     pipelined = True
     remedy = "a later exit (TunedExit(at)), exit=MemoryExit()"
-    cheaper = "an earlier exit (TunedExit(at)), or exit=MemoryExit()"
+    cheaper = "an earlier exit (TunedExit(at)), exit='input', or exit=MemoryExit()"
     default_explore = 0.25  # an insurance: even a tuned exit decays on data seen many times
 
     def __init__(self, at: int | str | None = None, *, lr: float = 1e-2, rows: int = 512) -> None:

@@ -152,7 +152,8 @@ class SiftCallback(pl.Callback):
                 "Trainer.fit, or return it from train_dataloader"
             )
         step = self.steps.popleft()
-        self._open.enter_context(self.sifter.observer.training(self.sifter.model, step))
+        training = self.sifter.observer.training(self.sifter.model, step, batch=batch)
+        self._open.enter_context(training)
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -172,7 +173,10 @@ class SiftCallback(pl.Callback):
             self._loader.end_epoch()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Let go of the model's forward."""
+        """Let go of the model's forward; a label of no class that it failed on is noted, with its row."""
+        found = self.sifter.observer.wrong_label(exception)
+        if found is not None:
+            exception.add_note(str(found))
         self._open.close()
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
@@ -283,5 +287,5 @@ class LightningLoader(SiftedLoader):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See `SiftCallback.on_load_checkpoint`."""
 
-    def _step(self) -> AbstractContextManager[None]:
+    def _step(self, batch: Any) -> AbstractContextManager[None]:
         return nullcontext()  # the callback knows when a step runs

@@ -190,7 +190,8 @@ class SiftMixin(_Base):  # type: ignore[misc]
     def training_step(self, model: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """The Trainer's step, timed, with the batch's own selection in place."""
         step = self._steps.popleft() if self._steps else None
-        with self.sifter.observer.training(model, step):
+        batch = args[0] if args else kwargs.get("inputs")
+        with self.sifter.observer.training(model, step, batch=batch):
             return super().training_step(model, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:

@@ -24,7 +24,7 @@ class TrainLoader(SiftedLoader):
         """Of a whole epoch, also where one is resumed."""
         return len(self.loader)  # type: ignore[arg-type]
 
-    def _step(self) -> AbstractContextManager[None]:
+    def _step(self, batch: Any) -> AbstractContextManager[None]:
         # Several batches are fetched before the first is trained, and an epoch's last stays open
         # over evaluation and saving: the Trainer's own `training_step` says when a step runs.
         return nullcontext()

@@ -7,6 +7,7 @@ import math
 import sys
 import warnings
 from pathlib import Path
+from types import FrameType
 from typing import Protocol
 
 import torch
@@ -233,11 +234,18 @@ def explored_means(
     return torch.stack([losses_K.mean(), (ruled_sum + (candidates - ruled) * rest) / candidates])
 
 
+# modules between a user's line and ours: hooks are called by torch, decorators by contextlib
+BETWEEN = (__name__.partition(".")[0], "torch", "contextlib")
+
+
+def _root(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
 def warn_user(message: str) -> None:
     """Warn at the line of the user's own code that led here."""
     warned(message)
-    package = __name__.partition(".")[0]
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
+    while frame.f_back is not None and _root(frame) in BETWEEN:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, SiftingWarning, stacklevel=level)

@@ -59,7 +59,7 @@ class Objective:
             return "found inside the model, and giving the model's own loss"
         if not self.explained:
             return (
-                "loss from the model one sample at a time, since none that was tried gives its own"
+                "the model's own loss, one sample at a time, since no loss that was tried gives it"
             )
         if self.reference is not None and self.parts:
             return "found by matching the model's own loss"

@@ -189,25 +189,13 @@ def check_labels(
         labels: all labels of the batch.
         rows: their rows in the batch, where these are only some of it.
     """
-    if labels.is_floating_point() or part.kind in ("soft", "squares"):
+    found = first_wrong(part, logits_shape, labels)
+    if found is None:
         return
-    binary = part.kind == "binary"
-    if binary and labels.dtype == torch.bool:
-        return
-    classes = 2 if binary else logits_shape[1 if part.kind == "classes_first" else -1]
-    labels = labels.long()
-    wrong = (labels < 0) | (labels >= classes)
-    if not binary:
-        wrong &= labels != part.ignore
-    if part.shift:
-        wrong[:, : part.shift] = False  # what nothing predicts
-    if not bool(wrong.any()):
-        return
-    place = wrong.nonzero()[0].tolist()
-    value = int(labels[tuple(place)])
+    place, value, classes = found
     place[0] = place[0] if rows is None else int(rows[place[0]])
     where = f"{part.labels}[{', '.join(map(str, place))}] is {value}"
-    if binary:
+    if part.kind == "binary":
         raise ValueError(
             f"{where}, and one logit for each label can only tell 0 from 1: give the model a logit for each "
             "class, or pass loss_fn=nn.MSELoss() where it is a number to be met"
@@ -216,6 +204,32 @@ def check_labels(
         f"{where}, and logits of shape {tuple(logits_shape)} have classes from 0 to {classes - 1}: correct "
         f"that label, or say which number means none with loss_fn=nn.CrossEntropyLoss(ignore_index={value})"
     )
+
+
+def first_wrong(
+    part: Part, logits_shape: Sequence[int], labels: Tensor
+) -> tuple[list[int], int, int] | None:
+    """Place and value of the first label that is of no class, and how many classes there are.
+
+    >>> first_wrong(Part("logits", "labels", "classes"), (3, 10), torch.tensor([4, -3, 9]))
+    ([1], -3, 10)
+    """
+    if labels.is_floating_point() or part.kind in ("soft", "squares"):
+        return None
+    binary = part.kind == "binary"
+    if binary and labels.dtype == torch.bool:
+        return None
+    classes = 2 if binary else logits_shape[1 if part.kind == "classes_first" else -1]
+    labels = labels.long()
+    wrong = (labels < 0) | (labels >= classes)
+    if not binary:
+        wrong &= labels != part.ignore
+    if part.shift:
+        wrong[:, : part.shift] = False  # what nothing predicts
+    if not bool(wrong.any()):
+        return None
+    place = wrong.nonzero()[0].tolist()
+    return place, int(labels[tuple(place)]), classes
 
 
 def score_rows(

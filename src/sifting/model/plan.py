@@ -101,7 +101,7 @@ class Plan:
             names = ", ".join(self.shapes) or "logits"
             return f"{names} → labels by {self.loss_fn}{shift}; {self.origin}"
         if self.kind == "model":
-            return f"{terms or 'no logits that fit the labels'}; {self.origin}"
+            return self.origin if not terms else f"{terms}; {self.origin}"
         many = any(len(self.shapes.get(part.logits, ())) > 1 for part in self.parts if part.labels)
         return f"{terms}{', mean over labelled positions' if many else ''}; {self.origin}"
 

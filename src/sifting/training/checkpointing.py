@@ -58,8 +58,15 @@ class Parts:
             "ranks": rank_states(self.sifter, self.ranks),
             "seconds": progress.seconds,
             "last": progress.last,
-            "losses": torch.stack(progress.losses) if progress.losses else None,
+            "losses": self._every_loss(progress.losses),
         }
+
+    def _every_loss(self, losses: list[Tensor]) -> Tensor | None:
+        """Losses since the last record: of this process, or a row for each rank, all of which have as many."""
+        if not losses:
+            return None
+        own_N = torch.stack(losses)
+        return own_N if self.ranks is None else torch.stack(self.ranks.gather(own_N.cpu()))
 
     def load(self, state: Mapping[str, Any], *, where: Path, pace: Pace) -> RunProgress:
         """Put a state back; returns how far the run was.
@@ -113,10 +120,19 @@ class Parts:
             update=found.whole("update", most=pace.updates),
             seconds={name: seconds.number(name) for name in CLOCKS},
             last=dict(found.inside("last").content),
-            losses=[]  # to be averaged with those to come
-            if losses is None
-            else list(found.tensor("losses", dims=1).to(self.sifter.device)),
+            losses=[] if losses is None else self._own_losses(found),
         )
+
+    def _own_losses(self, found: Plain) -> list[Tensor]:
+        """This rank's losses, to be averaged with those to come; on another number of ranks, their mean."""
+        losses = found.tensor("losses")
+        if losses.dim() != 2:
+            own_N = found.tensor("losses", dims=1)
+        elif self.ranks is not None and len(losses) == self.ranks.world:
+            own_N = losses[self.ranks.rank]
+        else:
+            own_N = losses.mean(0)
+        return list(own_N.to(self.sifter.device))
 
     def _load_schedule(self, saved: Any, updates: int) -> None:
         """A schedule takes whatever it is given: so its counts are looked at first."""

@@ -255,14 +255,15 @@ class Engine:
     def _update(self) -> None:
         device = self.sifter.device
         self._stood = self.stands_for
-        loss = make_update(
-            self.task,
-            self.pace,
-            scaler=self.scaler,
-            device=device,
-            next_batch=self._next,
-            timer=self._time,
-        )
+        with self.sifter.observer.naming():
+            loss = make_update(
+                self.task,
+                self.pace,
+                scaler=self.scaler,
+                device=device,
+                next_batch=self._next,
+                timer=self._time,
+            )
         self.progress.update += 1
         self.progress.losses.append(loss)
         # on the CPU a look costs nothing; elsewhere it would wait for the device at every step

@@ -48,6 +48,29 @@ def from_first(make: Callable[[], T]) -> T:
     return found
 
 
+def _met_at() -> dict[str, Any]:
+    """Where the ranks meet, where that is not for torch to say: after a restart, in a place of its own.
+
+    `torchrun` keeps one store for all its restarts. There a rank that is started again finds the address of
+    another as it was before, and waits for it in vain. On one machine its count of restarts tells them
+    apart; several machines count for themselves.
+    """
+    one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT")
+    if not one_machine or restarts is None:
+        return {}
+    # not every build of torch has them
+    from torch.distributed.distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world = next(rendezvous("env://"))
+    return {
+        "store": PrefixStore(f"start-{restarts}", store),
+        "rank": rank,
+        "world_size": world,
+    }
+
+
 @contextmanager
 def process_group(device: str) -> Iterator[str]:
     """Take part in the group that `torchrun` made, if any; gives this rank's device.
@@ -67,7 +90,8 @@ def process_group(device: str) -> Iterator[str]:
     if not several:
         yield device
         return
-    dist.init_process_group("cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo")
+    backend = "cpu:gloo,cuda:nccl" if device.startswith("cuda") else "gloo"
+    dist.init_process_group(backend, **_met_at())
     try:
         yield device
     finally:

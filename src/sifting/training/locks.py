@@ -1,4 +1,4 @@
-"""One process a folder: the second is refused, by the name of the first."""
+"""One process a folder, or a file: the second is refused, by the name of the first."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ORPHANS = 15.0
 
 
 @contextmanager
-def locked(folder: Path, *, here: bool = True) -> Iterator[None]:
-    """Keep other processes off a folder, which is made where it is missing.
+def locked(folder: Path, *, here: bool = True, file: str = "") -> Iterator[None]:
+    """Keep other processes off a folder, which is made where it is missing, or off one file in it.
 
     The operating system gives the lock back when a process ends, however it ends. On network file
     systems it holds as far as they have locks; where there are none, a file takes its place.
@@ -33,6 +33,7 @@ def locked(folder: Path, *, here: bool = True) -> Iterator[None]:
     Args:
         folder: of a run or of a comparison.
         here: whether this process is the one that writes; the other ranks of a run do not lock.
+        file: the name of the file that is to be written, where that is all; nothing is left beside it.
 
     Raises:
         RunError: where another process holds it, or it cannot be made.
@@ -42,53 +43,59 @@ def locked(folder: Path, *, here: bool = True) -> Iterator[None]:
         return
     from filelock import FileLock, Timeout  # torch brings it
 
-    if (folder / LOCK).is_symlink():  # earlier releases of filelock empty what it leads to
-        raise RunError(f"{folder / LOCK} is a link: nothing is locked through one; delete it")
+    before = f".{file}" if file else ""
+    path, holder = folder / f"{before}{LOCK}", folder / f"{before}{HOLDER}"
+    if path.is_symlink():  # earlier releases of filelock empty what it leads to
+        raise RunError(f"{path} is a link: nothing is locked through one; delete it")
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK)
-        _acquire(lock, folder)
+        lock = FileLock(path)
+        _acquire(lock, holder)
     except Timeout as error:
         raise RunError(
-            f"{folder} is in use by {_holder(folder)}: wait for it, stop it, or choose another folder"
+            f"{folder / file} is in use by {_holder(holder)}: wait for it, stop it, or choose another "
+            f"{'file' if file else 'folder'}"
         ) from error
     except OSError as error:
         raise RunError(f"cannot write to {folder}: {error}") from error
     try:
         with suppress(OSError):  # a name for others; the lock holds without it
-            files.write_json(folder / HOLDER, _self())
+            files.write_json(holder, _self())
         yield
     finally:
         with suppress(OSError):
-            (folder / HOLDER).unlink(missing_ok=True)
-        if [path.name for path in _entries(folder)] == [LOCK]:
+            holder.unlink(missing_ok=True)
+        if file:
+            with suppress(OSError):
+                path.unlink()
+        elif [entry.name for entry in _entries(folder)] == [LOCK]:
             # nothing came of it: leave no trace. The lock is still held, so nobody else has it
             with suppress(OSError):
-                (folder / LOCK).unlink()
-                for path in missing:
-                    path.rmdir()
+                path.unlink()
+                for one in missing:
+                    one.rmdir()
         lock.release()
 
 
-def _acquire(lock: BaseFileLock, folder: Path) -> None:
+def _acquire(lock: BaseFileLock, holder: Path) -> None:
     """Take a lock at once, or when the last of what a dead process forked is gone."""
     from filelock import Timeout
 
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        if not _died(folder):
+        if not _died(holder):
             raise
         lock.acquire(timeout=ORPHANS)
 
 
-def _died(folder: Path) -> bool:
+def _died(holder: Path) -> bool:
     """Whether the process that took the lock is gone; False where that cannot be told."""
     if os.name != "posix":  # elsewhere this would send a signal
         return False
     try:
-        found = _read_holder(folder)
+        found = _read_holder(holder)
         if found["host"] != platform.node():
             return False
         os.kill(int(found["process"]), 0)
@@ -115,13 +122,13 @@ def _self() -> dict[str, object]:
     }
 
 
-def _read_holder(folder: Path) -> Any:
-    return json.loads((folder / HOLDER).read_text(encoding="utf-8"))
+def _read_holder(holder: Path) -> Any:
+    return json.loads(holder.read_text(encoding="utf-8"))
 
 
-def _holder(folder: Path) -> str:
+def _holder(holder: Path) -> str:
     try:
-        found = _read_holder(folder)
+        found = _read_holder(holder)
         return f"process {found['process']} on {found['host']} ({found['command']}, since {found['since']})"
     except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return "another process"

@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-import torch
-
+from sifting.rng import seed_all
 from sifting.training.assemble import assemble, check_new
 from sifting.training.config import OPERATIONAL, RunConfig, plain_settings
 from sifting.training.launch import from_first, rank_and_world
@@ -182,13 +181,14 @@ def run_recipe(
         _check_finished(out, config)
         return RunOutcome("finished", trained=False)
     with locked(out, here=rank_and_world()[0] == 0):
+        seed_all(config.seed)
         if data is None:
             data = recipe.read(config)
         updates = config.updates or recipe.updates(config, data)
         problem = recipe.problem(config, data)
         rank = rank_and_world()[0]
         if rank > 0:  # the weights are alike on all ranks; what dropout leaves out is not to be
-            torch.manual_seed(config.seed + rank * 2**32)
+            seed_all(config.seed, rank=rank)
         budget = {"budget": {"kind": "updates", "amount": updates}}
         engine = assemble(
             recipe.name, config, problem, out, updates=updates, resume=bool(resume), extra=budget

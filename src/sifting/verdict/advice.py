@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from sifting.verdict.deciding import Ahead
 from sifting.verdict.formats import count, gap, p_value, percent, ratio
 from sifting.verdict.intervals import ALPHA, FEWEST_SEEDS, Estimate
+from sifting.verdict.power import MOST_SEEDS
 from sifting.verdict.prose import Prose, name, names, prose, strong
 from sifting.verdict.wording import reached, seen, sentence
 
@@ -116,6 +117,8 @@ def _open(verdict: Verdict, best: ArmVerdict) -> Prose:
 
 def _seeds(verdict: Verdict, what: str) -> str:
     seeds = verdict.decision.seeds
+    if verdict.decision.too_many_seeds:
+        return f" If the gain is what it looks like, even {MOST_SEEDS} seeds would not {what}."
     if seeds is None:
         return ""
     return f" If the gain is what it looks like, {seeds} seeds would {what}."
@@ -154,7 +157,7 @@ def _no_gain(verdict: Verdict, best: ArmVerdict) -> Prose:
         return said + f", but {best.failed} of its {count(best.runs, 'run')} failed."
     if decision.reason == "equal seeds":
         said = strong("No measurable gain: leave it off.") + " " + won
-        return said + ", but the same with every seed, which is too few seeds to tell from chance."
+        return said + ", but by the same with every seed, and these are too few to rule out chance."
     said = strong("No measurable gain: leave it off.") + " " + won + _among(verdict)
     if best.time_ratio is None and decision.claim == "time" and best.difference is not None:
         said += f", and ends {gap(verdict, best.difference)} from the baseline"
@@ -170,21 +173,21 @@ def _matched(verdict: Verdict, best: ArmVerdict, control: ArmVerdict) -> Prose:
     """How random-keep did, where the best arm is not measurably better, and how the two compare."""
     against = best.pair(verdict.decision.claim)[1]
     assert against is not None
-    said = _beside(verdict, control) + ": against it, "
+    said = _beside(verdict, control) + ": compared with it, "
     if verdict.decision.claim == "final":
         return said + name(best.name) + f" ends {gap(verdict, against)}"
     return said + name(best.name) + f" took {ratio(against)} of the time"
 
 
 OBSTACLES = {
-    "control": "not measurably of random-keep",
+    "control": "not measurably ahead of random-keep",
     "correction": "not after the correction for so many arms",
-    "equal seeds": "the same with every seed, which says nothing about chance",
-    "unequal time": "at the end of the budget, which is not one of time",
+    "equal seeds": "by the same with every seed, too few to rule out chance",
+    "unequal time": "under a budget that is not one of time",
     "failed runs": "with runs that failed",
     "no control": "without random-keep to compare with",
     "control unfinished": "without random-keep to compare with",
-    "control early": "when random-keep was is not known",
+    "control early": "with a random-keep that was past the target by its first evaluation",
 }
 
 
@@ -212,7 +215,9 @@ def _lacking(verdict: Verdict) -> Prose:
         return prose("there is no random-keep to compare with: run it")
     control = verdict.arm(verdict.control)
     if verdict.decision.reason == "control early":
-        said = "when " + name(control.name) + " did is not known, as it was there by its first "
+        said = (
+            "it is not known when " + name(control.name) + " did, since it was there by its first "
+        )
         return said + "evaluation: evaluate more often, or choose a higher target,"
     said = (
         name(control.name) + f" finished {control.finished} of {count(control.runs, 'run')}, and "

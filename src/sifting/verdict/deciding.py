@@ -70,7 +70,8 @@ class Decision:
             shown with a power of 0.8; None where they have no ratio.
         detectable_final: the same of the final metric, in its own unit.
         seeds: with so many the best arm's gain, were it what it looks like, would be settled; None
-            where there is none to settle, or more than 100 are needed.
+            where there is none to settle, or more than `power.MOST_SEEDS` are needed.
+        too_many_seeds: whether there is one, and more than those are needed.
     """
 
     outcome: Outcome
@@ -85,6 +86,7 @@ class Decision:
     detectable_time: float | None = None
     detectable_final: float | None = None
     seeds: int | None = None
+    too_many_seeds: bool = False
 
 
 def decide(
@@ -142,6 +144,8 @@ def decide(
     harmed = [arm.name for arm in judged if not ahead[arm.name] and _behind(arm, lower_is_better)]
     claim = mine.claim if mine is not None else best.claim
     outcome, reason = _outcome(best, mine, harm=len(harmed) == len(judged))
+    unsettled = reason in SETTLED and _promises(best, claim, lower=lower[claim])
+    seeds = _seeds(best, claim, claims) if unsettled else None
     return Decision(
         outcome=outcome,
         reason=reason,
@@ -156,7 +160,8 @@ def decide(
         control_ahead=control is not None and _leads(control, lower_is_better, equal_time),
         detectable_time=_detectable(best, "time", claims),
         detectable_final=_detectable(best, "final", claims),
-        seeds=_seeds(best, claim, claims, lower=lower[claim]) if reason in SETTLED else None,
+        seeds=seeds,
+        too_many_seeds=unsettled and seeds is None,
     )
 
 
@@ -235,12 +240,13 @@ def _detectable(arm: ArmVerdict, claim: Claim, claims: int) -> float | None:
     return against if beside is None else max(against, beside)
 
 
-def _seeds(arm: ArmVerdict, claim: Claim, claims: int, *, lower: bool) -> int | None:
-    found = []
-    for estimate in arm.pair(claim):
-        if p_better(estimate, null=_null(claim), lower=lower) >= 1.0:
-            return None  # it points the other way
-        found.append(seeds_to_settle(estimate, log=claim == "time", claims=claims))
+def _promises(arm: ArmVerdict, claim: Claim, *, lower: bool) -> bool:
+    """Whether it is on the better side of both, if not measurably."""
+    return all(p_better(e, null=_null(claim), lower=lower) < 1.0 for e in arm.pair(claim))
+
+
+def _seeds(arm: ArmVerdict, claim: Claim, claims: int) -> int | None:
+    found = [seeds_to_settle(e, log=claim == "time", claims=claims) for e in arm.pair(claim)]
     known = [seeds for seeds in found if seeds is not None]
     return max(known) if len(known) == len(found) else None
 

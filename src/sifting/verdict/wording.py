@@ -64,6 +64,9 @@ def reached(verdict: Verdict, arm: ArmVerdict) -> Prose:
 def _final(verdict: Verdict, arm: ArmVerdict) -> str:
     assert arm.difference is not None
     shown = gap(verdict, arm.difference)
+    if arm.difference.alike and arm.difference.value:
+        few = "too few seeds to rule out chance where they show no spread"
+        return f"at the budget it ends {shown} from the baseline, {few}"
     if not arm.difference.measurable:
         return f"at the budget there is no measurable difference to the baseline, {shown}"
     side = "ahead of" if (arm.difference.value < 0) == verdict.lower_is_better else "behind"
