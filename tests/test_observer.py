@@ -147,6 +147,41 @@ def test_a_listener_keeps_nobody_alive_and_is_mute_when_pickled(net: Net) -> Non
     assert read == ["output"]
 
 
+class Sink(torch.autograd.Function):
+    """Hands outputs on as DDP does where parameters may be unused: of what nobody uses there is no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        return tuple(one.view_as(one) for one in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        return gradients
+
+
+class Wrapped(nn.Module):
+    """A model with a loss of its own, behind a sink."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.layers(x)
+        loss = nn.functional.cross_entropy(logits, labels)
+        return dict(zip(("loss", "logits"), Sink.apply(loss, logits), strict=True))
+
+
+def test_logits_that_no_gradient_reaches_tell_nothing() -> None:
+    model = Wrapped()
+    batches = [{"x": torch.randn(4, 4), "labels": torch.arange(4) % 3} for _ in range(4)]
+    sifter = Sifter(model, exit="last", score="loss", keep=0.5)
+    for batch in sifter(batches):
+        model(**batch)["loss"].backward()
+    assert sifter.stats().steps == 4
+
+
 @pytest.mark.parametrize("setting", [{"keep": 1.0}, {"policy": "random"}, {"warmup_steps": 99}])
 def test_a_label_that_the_users_loss_failed_on_is_named(net: Net, setting: dict[str, Any]) -> None:
     x, y = candidates(1, size=8)[0]

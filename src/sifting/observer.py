@@ -312,7 +312,12 @@ class Observer:
         for name, logits in logits_of(output).items():
             if logits.requires_grad and len(logits) == step.size:
                 self._trained[name] = logits.detach()
-                logits.register_hook(partial(self._gradients.__setitem__, name))  # type: ignore[no-untyped-call]
+                logits.register_hook(partial(self._note_gradient, name))  # type: ignore[no-untyped-call]
+
+    def _note_gradient(self, name: str, gradient: Tensor | None) -> None:
+        # DDP hands on that there is none, where the loss is the model's own
+        if gradient is not None:
+            self._gradients[name] = gradient
 
 
 def _members(step: Step) -> Any:
