@@ -294,7 +294,7 @@ def test_it_holds_where_the_models_own_early_exit_decays() -> None:
 class Ahead(SiftedLoader):
     """Batches for a loop that draws many before it trains the first, as Hugging Face's Trainer."""
 
-    def _step(self) -> Any:
+    def _step(self, batch: Any) -> Any:
         return nullcontext()
 
 

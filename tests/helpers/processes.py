@@ -139,13 +139,22 @@ def rank_of(rank: int) -> dict[str, str]:
 
 
 def torchrun(
-    words: Sequence[object], *, restarts: int = 0, world: int = 2
+    words: Sequence[object],
+    *,
+    restarts: int = 0,
+    world: int = 2,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """Start torchrun itself: for what it alone does, such as starting ranks again."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     return subprocess.Popen(
         [sys.executable, *launcher, f"--max-restarts={restarts}", *map(str, words)],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(ROOT),
+            **(environment or {}),
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

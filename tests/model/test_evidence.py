@@ -26,7 +26,7 @@ class Weighted(nn.Module):
         return {"logits": z, "loss": loss}
 
 
-@pytest.mark.filterwarnings("ignore:the model's loss is not one:sifting.SiftingWarning")
+@pytest.mark.filterwarnings("ignore:the model's loss cannot be computed:sifting.SiftingWarning")
 def test_weights_of_classes_are_refused_when_they_first_show() -> None:
     """Samples with the same shares of classes have a mean in which their weights do not show."""
     sifter = Sifter(Weighted(), exit="last", score="loss")
@@ -38,7 +38,7 @@ def test_weights_of_classes_are_refused_when_they_first_show() -> None:
         sifter.score({"x": x, "labels": unlike})
 
 
-@pytest.mark.filterwarnings("ignore:the model's loss is not one:sifting.SiftingWarning")
+@pytest.mark.filterwarnings("ignore:the model's loss cannot be computed:sifting.SiftingWarning")
 def test_a_number_that_means_no_label_is_no_class_that_tells() -> None:
     """With 255 for a class, the first batch would seem to have shown that there are no weights."""
     sifter = Sifter(Weighted(ignore=255), exit="last", score="loss")
@@ -69,7 +69,7 @@ class Shifted(nn.Module):
         }
 
 
-@pytest.mark.filterwarnings("ignore:the model's loss is not one:sifting.SiftingWarning")
+@pytest.mark.filterwarnings("ignore:the model's loss cannot be computed:sifting.SiftingWarning")
 @pytest.mark.parametrize(
     ("smoothing", "alike", "unlike"),
     [
@@ -118,7 +118,7 @@ def test_a_number_that_means_no_label_may_be_met_late(ignore: int) -> None:
     ("shows", "message"),
     [(True, r"labels\[4, 1\] is 77, and logits .* loss_fn="), (False, r"row 4, .*77.* loss_fn=")],
 )
-@pytest.mark.filterwarnings("ignore:the model's loss is not one:sifting.SiftingWarning")
+@pytest.mark.filterwarnings("ignore:the model's loss cannot be computed:sifting.SiftingWarning")
 def test_a_label_of_no_class_is_named_where_only_the_model_knows_its_loss(
     shows: bool, message: str
 ) -> None:

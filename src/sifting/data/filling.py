@@ -25,8 +25,8 @@ class Filling:
 
     >>> filling = Filling(7)
     >>> short, long = torch.ones(1, 2, dtype=torch.long), torch.ones(1, 3, dtype=torch.long)
-    >>> filling.value("input_ids", [short, long], []), filling.value("labels", [short, long], [])
-    (7, -100)
+    >>> [filling.value(name, [short, long], [None, None]) for name in ("input_ids", "labels")]
+    [7, -100]
 
     What is found in one batch holds for later ones: two that are joined may happen to have no padding.
 
