@@ -6,6 +6,7 @@ import copy
 import gc
 import math
 import pickle
+import warnings
 from contextlib import nullcontext
 from typing import Any
 
@@ -200,10 +201,13 @@ def test_a_label_that_the_users_loss_ignores_is_not_spoken_of(net: Net, value: i
     x, y = candidates(1, size=8)[0]
     y[3] = value
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for kept, labels in Sifter(net, keep=1.0)([(x, y)] * 3):
-        F.cross_entropy(net(kept), labels, ignore_index=value).backward()
-        optimizer.step()
-        break
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        for kept, labels in Sifter(net, keep=1.0)([(x, y)] * 3):
+            F.cross_entropy(net(kept), labels, ignore_index=value).backward()
+            optimizer.step()
+            break
+    assert [str(one.message) for one in warned if one.category is SiftingWarning] == []
 
 
 def test_errors_of_a_step_that_no_label_explains_are_left_alone(net: Net) -> None:
