@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter, Trial
 from sifting.autopilot.held_out import HeldOut
-from sifting.autopilot.looks import FORWARD
+from sifting.autopilot.looks import BUDGET, FORWARD
 from sifting.autopilot.options import Option
 from sifting.rng import RandomState
 from tests.helpers.models import Net, candidates
@@ -62,6 +62,31 @@ def test_a_look_notes_where_losses_fell_and_leaves_the_weights() -> None:
     assert len(held_out.progress[Option("memory", 2)]) == 1, "ranked by a look before"
     assert sifter.stats().held_out_seen == 3 * held_out.state_dict()["samples"]
     assert held_out.recent(option) is not None
+
+
+def test_with_more_effort_it_goes_by_the_samples_of_one_at_work_and_tells_of_all() -> None:
+    told: dict[float, HeldOut] = {}
+    torch.manual_seed(0)
+    known = (
+        Net()
+    )  # as each one is below: what it says becomes the label, and more of it is progress
+    batches = [(x, known(x).argmax(dim=1)) for x, _ in candidates(400)]
+    for budget in (BUDGET, 10 * BUDGET):
+        net, sifter, held_out = sifter_with(batches)
+        held_out.budget = budget
+        train(net, sifter)
+        for step in (100, 200, 300):
+            held_out.look(step)
+            with torch.no_grad():
+                net.head.weight *= 1.5
+            assert held_out._average is not None
+            held_out._average.update(10_000)
+        told[budget] = held_out
+    at_work, more = told.values()
+    assert at_work.state_dict()["samples"] < more.state_dict()["samples"]
+    option = Option(sifter.pilot.exit.looks, 2)  # type: ignore[union-attr]
+    assert more.recent(option) == at_work.recent(option), "the same samples decide"
+    assert at_work.shares() != more.shares(), "more are told of"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,9 @@ def advise(
     """Will selection pay on this problem, with which settings, and how much?
 
     Trains the problem's model plainly, and looks meanwhile at what selection would have done; nothing
-    is ever selected. Every run needs a new Problem: this one is used up.
+    is ever selected. What the autopilot would do is by as many held-out samples as it can afford at
+    work; what each setting would save is by all that the effort allows. Every run needs a new
+    Problem: this one is used up.
 
     >>> from torch import nn
     >>> import torch

@@ -6,7 +6,7 @@ Shapes: M held-out samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -39,12 +39,15 @@ class HeldOut:
 
     Attributes:
         progress: of the last looks, by scorer and ratio.
-        budget: share of the run's updates that looks, and trials beside them, may take.
+        budget: share of the run's updates that looks, and trials beside them, may take; above that of
+            an autopilot at work, more samples are told of than it goes by.
     """
 
     def __init__(self, scorer: Scorer, exit: AutoExit, *, meter: Meter, trial: Trial) -> None:
         self.scorer, self.exit, self.meter, self.trial = scorer, exit, meter, trial
         self.progress: dict[Option, list[Progress]] = {}
+        self._own: int | None = None  # samples that it goes by, the first ones; None for all
+        self._told: dict[Option, list[Progress]] = {}  # of all samples, where they are more
         self.budget = BUDGET
         self._plan: LookPlan | None = None
         self._average: AveragedWeights | None = None
@@ -101,6 +104,9 @@ class HeldOut:
             plan = LookPlan(tuple(map(int, saved["steps"])), int(saved["samples"]))
         if not plan.steps:
             return
+        at_work = plan_looks(self.trial.updates, batch=size, held_out=there)
+        if self.budget > BUDGET and at_work.steps:
+            self._own = at_work.samples
         left = plan.samples
         for batch in batches:
             count = samples.size(batch)
@@ -207,10 +213,14 @@ class HeldOut:
         return plan is None or any(part.kind != "squares" for part in plan.parts)
 
     def _note(self, scorer: str, before_M: Tensor, now_M: Tensor, scores_M: Tensor) -> None:
+        own = len(now_M) if self._own is None else self._own
         for ratio in LADDER:
             option = Option(scorer, ratio)
-            found = progress(before_M, now_M, scores_M, ratio)
+            found = progress(before_M[:own], now_M[:own], scores_M[:own], ratio)
             self.progress[option] = [*self.progress.get(option, [])[-3:], found]
+            if own < len(now_M):
+                found = progress(before_M, now_M, scores_M, ratio)
+                self._told[option] = [*self._told.get(option, [])[-3:], found]
 
     def spent(self, step: int, size: int) -> tuple[float, float]:
         """Steps' worth of time that looks take in all, those to come too; and that of one look.
@@ -226,28 +236,21 @@ class HeldOut:
         return self.meter.counts["held_out_seen"] * FORWARD / size + to_come * one, one
 
     def shares(self) -> list[dict[str, Any]]:
-        """Learning shares of every scorer at every ratio, for the log; none where they do not tell."""
+        """Learning shares of every scorer at every ratio, by all samples, for the log; none where they
+        do not tell."""
         found: list[dict[str, Any]] = []
         if not self.tells:
             return found
         for option in self.progress:
-            recent = self.recent(option)
+            recent = pooled(self._told.get(option, self.progress[option]))
             if recent is not None and recent.kept + recent.rest > 0:
                 share = {"share": recent.share, "error": recent.error}
                 found.append({"scorer": option.scorer, "ratio": option.ratio, **share})
         return found
 
     def recent(self, option: Option) -> Progress | None:
-        """Progress over the last two looks, and the ones before them while they say too little.
-
-        Between two looks a model swings to one class or the other by more than samples tell.
-        """
-        whole: Progress | None = None
-        for number, found in enumerate(reversed(self.progress.get(option, []))):
-            whole = found if whole is None else whole + found
-            if number > 0 and whole.error <= SETTLED:
-                break
-        return whole
+        """Progress of late, by what an option would keep."""
+        return pooled(self.progress.get(option, []))
 
     def state_dict(self) -> dict[str, Any]:
         if self._plan is None:
@@ -283,3 +286,23 @@ class HeldOut:
         self._seen, self._predicted, self.progress = seen, predicted, progress
         self._plan, self._average, self._batches = None, None, []
         self._saved = state or None
+
+
+def pooled(looks: Sequence[Progress]) -> Progress | None:
+    """Progress over the last two looks, and the ones before them while they say too little.
+
+    >>> early, late = Progress(0.2, 0.2, 1e-5, 1e-5), Progress(0.03, 0.01, 1e-5, 1e-5)
+    >>> [round(found.share, 2) for found in (pooled([early, late]), pooled([early, late, late]))]
+    [0.52, 0.54]
+
+    Between two looks a model swings to one class or the other by more than samples tell.
+
+    Args:
+        looks: from the earliest to the last.
+    """
+    whole: Progress | None = None
+    for number, found in enumerate(reversed(looks)):
+        whole = found if whole is None else whole + found
+        if number > 0 and whole.error <= SETTLED:
+            break
+    return whole
