@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sifting.bench.pages import texts, write_pages
+from sifting.bench.pages import summary, texts, write_pages
 from sifting.bench.results import RESULTS, read_results
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,3 +43,15 @@ def test_a_folder_without_pages_gets_them(tmp_path: Path) -> None:
     assert pages / "README.md" in written
     text = (pages / "README.md").read_text(encoding="utf-8")
     assert all(f"](bench/{name}.md)" in text for name in read_results(ROOT / RESULTS))
+
+
+def test_signs_are_counted_by_points_and_by_tasks() -> None:
+    results = read_results(ROOT / RESULTS)
+    fashion = results["fashion"]  # both arms save, by a quarter and by a fifth
+    wrong = {"auto": {"saving": 0.1}, "input-entropy": {"saving": -0.1}}
+    right = {arm: {"saving": 0.1} for arm in wrong}
+    advised = {
+        name: {**fashion, "advice": {**fashion["advice"], "arms": arms}}
+        for name, arms in (("one", right), ("other", wrong))
+    }
+    assert "is right for 3 of 4 points, and for all points of 1 of 2 tasks" in summary(advised)

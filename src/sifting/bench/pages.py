@@ -33,7 +33,10 @@ from sifting.report.figures.canvas import capital
 START, END = "<!-- tasks: sift bench report -->", "<!-- end of tasks -->"
 NEW = f"# Results\n\n{START}\n{END}\n"  # of a folder that has no page yet
 NOTES = "_notes.json"  # what people say of a task
-RIGHT = "the sign of the prediction is right for {right} of {count} points"
+RIGHT = (
+    "the sign of the prediction is right for {right} of {count} points, and for all points of {tasks} of {all} "
+    "tasks"
+)
 
 
 def write_pages(results: Path, pages: Path) -> list[Path]:
@@ -104,11 +107,18 @@ def summary(results: Mapping[str, Result]) -> str:
     ]
     points = _points(results)
     if points:
-        right = sum((said > 0) == (was > 0) for *_, said, was in points)
+        wrong = [task for task, _, said, was in points if (said > 0) != (was > 0)]
+        asked = {task for task, *_ in points}
+        right = RIGHT.format(
+            right=len(points) - len(wrong),
+            count=len(points),
+            tasks=len(asked - set(wrong)),
+            all=len(asked),
+        )
         parts.append(
             "![predicted saving against measured saving](bench/predicted.svg)\n\nEach point is a task and an "
             "arm: what `sift bench advise` predicted on a seed of its own, and 1 less the time to where the "
-            f"baseline ends. {capital(RIGHT.format(right=right, count=len(points)))}."
+            f"baseline ends. {capital(right)}."
         )
     return "\n\n".join(parts)
 
