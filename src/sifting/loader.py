@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
 T = TypeVar("T", bound=tuple[Any, ...])
-# A training batch, what is known of it, and the place after it.
+# A training batch, what is known of it, and the place after it; first, None once all is begun.
 ReadyBatch = tuple[Any, Step, LoaderPlace]
 
 
@@ -81,6 +81,14 @@ class SiftedLoader:
         return lambda number, size: schedule.candidates(step=before + number, size=size)
 
     def __iter__(self) -> Iterator[Any]:
+        """Begun at once, as a `DataLoader` is; where an epoch is resumed, with its first batch."""
+        at_once = not self.sifter.cursor.resuming
+        batches = self._iterate(at_once)
+        if at_once:
+            next(batches)
+        return batches
+
+    def _iterate(self, at_once: bool) -> Iterator[Any]:
         sifter, cursor, meter = self.sifter, self.sifter.cursor, self.sifter.meter
         self._source = self._make_source()
         try:
@@ -92,15 +100,17 @@ class SiftedLoader:
         check_place(resumed, type(self._source), self.loader, draws=sifter.draws)
         sifter.trained_in(sifter.model)  # it may have been sharded since
         self._check_lengths()
-        if sifter.pilot is not None:
-            sifter.pilot.passes += resumed is None
-            if sifter.pilot.trials is not None:
-                sifter.pilot.trials.pieces.reads(self.loader)
+        if sifter.pilot is not None and sifter.pilot.trials is not None:
+            sifter.pilot.trials.pieces.reads(self.loader)
         sifter.observer.end_owed()
         owner = None if sifter.beside is None else sifter.beside.open()
-        source = self._handed(resumed)
-        place: LoaderPlace | None = resumed
+        source, place = self._handed(resumed), resumed
         try:
+            next(source)
+            if at_once:
+                yield
+            if sifter.pilot is not None:
+                sifter.pilot.passes += resumed is None
             while sifter.pilot is None or not sifter.pilot.account.over:
                 handed = next(source, None)
                 if handed is None:
@@ -170,7 +180,7 @@ class SiftedLoader:
             with sifter.meter.time("scoring", sifter.device):
                 beside.begin()
 
-    def _handed(self, resumed: Any) -> Generator[ReadyBatch]:
+    def _handed(self, resumed: Any) -> Generator[ReadyBatch | None]:
         """Every training batch with what is known of it, its candidates counted and timed."""
         source = self._source
         if isinstance(source, BatchSource):
@@ -194,10 +204,13 @@ class SiftedLoader:
                 return
             yield found
 
-    def _of_batches(self, source: BatchSource, resumed: Position | None) -> Iterator[ReadyBatch]:
+    def _of_batches(
+        self, source: BatchSource, resumed: Position | None
+    ) -> Iterator[ReadyBatch | None]:
         sifter, meter = self.sifter, self.sifter.meter
         first = resumed is None and meter.counts["candidates_seen"] == 0
         items = self._begun(lambda: source.start(resumed))
+        yield None
         for candidates, size, place in items:
             if first:
                 self._check(candidates, size)
@@ -220,11 +233,14 @@ class SiftedLoader:
             for piece, count in source.pieces(candidates, step=step, size=size):
                 yield piece, Step(count), source.place
 
-    def _of_pool(self, source: PoolSource, resumed: PoolPosition | None) -> Iterator[ReadyBatch]:
+    def _of_pool(
+        self, source: PoolSource, resumed: PoolPosition | None
+    ) -> Iterator[ReadyBatch | None]:
         sifter, meter = self.sifter, self.sifter.meter
         before = sifter.step - (0 if resumed is None else resumed.steps)
         first = resumed is None and meter.counts["candidates_seen"] == 0
         items = self._begun(lambda: source.start(resumed, self._plan(before)))
+        yield None
         for batch, size, drawn, place in items:
             self._see(batch, drawn)
             if first:
@@ -241,7 +257,7 @@ class SiftedLoader:
 
     def _of_indices(
         self, source: IndexSource, resumed: IndexPosition | None
-    ) -> Iterator[ReadyBatch]:
+    ) -> Iterator[ReadyBatch | None]:
         sifter, meter = self.sifter, self.sifter.meter
         before = sifter.step - (0 if resumed is None else resumed.steps)
         first = resumed is None and meter.counts["candidates_seen"] == 0
@@ -272,6 +288,7 @@ class SiftedLoader:
         items = self._begun(
             lambda: source.start(resumed, seed=seed, plan=everywhere, choose=choose)
         )
+        yield None
         for batch, draw, place in items:
             if first:
                 self._check(batch, draw.candidates)
