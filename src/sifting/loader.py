@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound=tuple[Any, ...])
 # A training batch, what is known of it, and the place after it; first, None once all is begun.
-ReadyBatch = tuple[Any, Step, LoaderPlace]
+ReadyBatch = tuple[Any, Step, LoaderPlace] | None
 
 
 class SiftedLoader:
@@ -180,7 +180,7 @@ class SiftedLoader:
             with sifter.meter.time("scoring", sifter.device):
                 beside.begin()
 
-    def _handed(self, resumed: Any) -> Generator[ReadyBatch | None]:
+    def _handed(self, resumed: Any) -> Generator[ReadyBatch]:
         """Every training batch with what is known of it, its candidates counted and timed."""
         source = self._source
         if isinstance(source, BatchSource):
@@ -204,9 +204,7 @@ class SiftedLoader:
                 return
             yield found
 
-    def _of_batches(
-        self, source: BatchSource, resumed: Position | None
-    ) -> Iterator[ReadyBatch | None]:
+    def _of_batches(self, source: BatchSource, resumed: Position | None) -> Iterator[ReadyBatch]:
         sifter, meter = self.sifter, self.sifter.meter
         first = resumed is None and meter.counts["candidates_seen"] == 0
         items = self._begun(lambda: source.start(resumed))
@@ -233,9 +231,7 @@ class SiftedLoader:
             for piece, count in source.pieces(candidates, step=step, size=size):
                 yield piece, Step(count), source.place
 
-    def _of_pool(
-        self, source: PoolSource, resumed: PoolPosition | None
-    ) -> Iterator[ReadyBatch | None]:
+    def _of_pool(self, source: PoolSource, resumed: PoolPosition | None) -> Iterator[ReadyBatch]:
         sifter, meter = self.sifter, self.sifter.meter
         before = sifter.step - (0 if resumed is None else resumed.steps)
         first = resumed is None and meter.counts["candidates_seen"] == 0
@@ -257,7 +253,7 @@ class SiftedLoader:
 
     def _of_indices(
         self, source: IndexSource, resumed: IndexPosition | None
-    ) -> Iterator[ReadyBatch | None]:
+    ) -> Iterator[ReadyBatch]:
         sifter, meter = self.sifter, self.sifter.meter
         before = sifter.step - (0 if resumed is None else resumed.steps)
         first = resumed is None and meter.counts["candidates_seen"] == 0
