@@ -426,3 +426,30 @@ def test_in_the_plain_loop_nobody_asks_which_samples_they_are() -> None:
     sifter = make_sifter("scored", keep=1.0)
     found = walk(sifter(DataLoader(data, 5, sampler=pairs)), DataLoader(data), sifter.model)
     assert sum(map(len, found)) == 37
+
+
+def beside_another(make: Any, workers: int, persistent: bool) -> Any:
+    """Two epochs of two loaders side by side, and one that is begun and left before each."""
+    options: Any = {"num_workers": workers, "persistent_workers": persistent}
+    loader, other = (make_loader("shuffled", Counted(), 5, **options) for _ in range(2))
+    seed_everything()
+    found: list[Any] = []
+    for _ in range(2):
+        left = iter(make(loader))
+        found += [
+            (a.tolist(), b.tolist()) for (a, _), (b, _) in zip(make(loader), other, strict=True)
+        ]
+        del left
+    return found, [batch.tolist() for batch, _ in loader], streams()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("draws", ["samples", "batch"])
+def test_an_iteration_begins_when_the_plain_one_does(
+    workers: int, persistent: bool, draws: str
+) -> None:
+    persistent = persistent and bool(workers)
+    sifter = make_sifter("scored", keep=1.0, draws=draws)
+    want = beside_another(lambda loader: loader, workers, persistent)
+    assert beside_another(sifter, workers, persistent) == want

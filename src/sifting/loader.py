@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from sifting.sifter import Sifter
 
 T = TypeVar("T", bound=tuple[Any, ...])
-# A training batch, what is known of it, and the place after it.
-ReadyBatch = tuple[Any, Step, LoaderPlace]
+# A training batch, what is known of it, and the place after it; first, None once all is begun.
+ReadyBatch = tuple[Any, Step, LoaderPlace] | None
 
 
 class SiftedLoader:
@@ -81,6 +81,14 @@ class SiftedLoader:
         return lambda number, size: schedule.candidates(step=before + number, size=size)
 
     def __iter__(self) -> Iterator[Any]:
+        """Begun at once, as a `DataLoader` is; where an epoch is resumed, with its first batch."""
+        at_once = not self.sifter.cursor.resuming
+        batches = self._iterate(at_once)
+        if at_once:
+            next(batches)
+        return batches
+
+    def _iterate(self, at_once: bool) -> Iterator[Any]:
         sifter, cursor, meter = self.sifter, self.sifter.cursor, self.sifter.meter
         self._source = self._make_source()
         try:
@@ -92,15 +100,17 @@ class SiftedLoader:
         check_place(resumed, type(self._source), self.loader, draws=sifter.draws)
         sifter.trained_in(sifter.model)  # it may have been sharded since
         self._check_lengths()
-        if sifter.pilot is not None:
-            sifter.pilot.passes += resumed is None
-            if sifter.pilot.trials is not None:
-                sifter.pilot.trials.pieces.reads(self.loader)
+        if sifter.pilot is not None and sifter.pilot.trials is not None:
+            sifter.pilot.trials.pieces.reads(self.loader)
         sifter.observer.end_owed()
         owner = None if sifter.beside is None else sifter.beside.open()
-        source = self._handed(resumed)
-        place: LoaderPlace | None = resumed
+        source, place = self._handed(resumed), resumed
         try:
+            next(source)
+            if at_once:
+                yield
+            if sifter.pilot is not None:
+                sifter.pilot.passes += resumed is None
             while sifter.pilot is None or not sifter.pilot.account.over:
                 handed = next(source, None)
                 if handed is None:
@@ -198,6 +208,7 @@ class SiftedLoader:
         sifter, meter = self.sifter, self.sifter.meter
         first = resumed is None and meter.counts["candidates_seen"] == 0
         items = self._begun(lambda: source.start(resumed))
+        yield None
         for candidates, size, place in items:
             if first:
                 self._check(candidates, size)
@@ -225,6 +236,7 @@ class SiftedLoader:
         before = sifter.step - (0 if resumed is None else resumed.steps)
         first = resumed is None and meter.counts["candidates_seen"] == 0
         items = self._begun(lambda: source.start(resumed, self._plan(before)))
+        yield None
         for batch, size, drawn, place in items:
             self._see(batch, drawn)
             if first:
@@ -272,6 +284,7 @@ class SiftedLoader:
         items = self._begun(
             lambda: source.start(resumed, seed=seed, plan=everywhere, choose=choose)
         )
+        yield None
         for batch, draw, place in items:
             if first:
                 self._check(batch, draw.candidates)

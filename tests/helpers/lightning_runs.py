@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,14 @@ class Stream(IterableDataset[Any]):
         yield from data()
 
 
+class Noisy(TensorDataset):
+    """Draws from the global streams of its process, as augmentation does."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return torch.cat([x[:1], x[1:] + torch.randn(7) * random.random()]), y
+
+
 class Module(pl.LightningModule):
     def __init__(self) -> None:
         super().__init__()
@@ -38,6 +47,15 @@ class Module(pl.LightningModule):
         self.model = Net()
         self.seen: list[list[int]] = []
         self.losses: list[float] = []
+        self.draws = False  # whether hooks draw random numbers
+
+    def on_train_start(self) -> None:
+        if self.draws:
+            torch.randn(3)
+
+    def on_train_epoch_start(self) -> None:
+        if self.draws:
+            torch.randn(2)
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         x, y = batch
@@ -58,10 +76,16 @@ def fit(
     resume: Path | None = None,
     save: bool = False,
     stream: bool = False,
+    noisy: bool = False,
+    workers: int = 0,
+    seed_workers: bool = False,
     **options: Any,
 ) -> Any:
     module = Module()
-    loader: Any = DataLoader(Stream() if stream else data(), size, shuffle=not stream)
+    module.draws = noisy
+    samples: Any = Stream() if stream else data()
+    samples = Noisy(*samples.tensors) if noisy else samples
+    loader: Any = DataLoader(samples, size, shuffle=not stream, num_workers=workers)
     callbacks: list[Any] = []
     sifting = None
     if sift is not None:
@@ -84,5 +108,7 @@ def fit(
         }
     )
     torch.manual_seed(5 + int(os.environ.get("RANK", "0")))
+    random.seed(5)
+    os.environ["PL_SEED_WORKERS"] = str(int(seed_workers))  # as seed_everything(…, workers=True)
     trainer.fit(module, loader, ckpt_path=resume)
     return module, trainer, sifting

@@ -26,8 +26,20 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"accumulate_grad_batches": 3}, {"limit_train_batches": 2}, {"precision": "bf16-mixed"}],
+    [
+        {},
+        {"accumulate_grad_batches": 3},
+        {"limit_train_batches": 2},
+        {"precision": "bf16-mixed"},
+        {"noisy": True, "size": 12},
+        {"noisy": True, "workers": 1, "seed_workers": True},
+        {"noisy": True, "reload_dataloaders_every_n_epochs": 1},
+        {"overfit_batches": 2},
+        {"overfit_batches": 2, "stream": True},
+    ],
+    ids=str,
 )
+@pytest.mark.filterwarnings("ignore:You requested to overfit but enabled:UserWarning")
 def test_keeping_all_is_plain_lightning_bit_for_bit(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:

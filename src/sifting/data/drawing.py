@@ -177,8 +177,14 @@ class IndexSource:
             self.sampler.told = lambda: own.said
         self.sampler.feed(again)
         source = iter(self.twin)
+        if not self._stateful:
+            give_back(
+                self.loader, self.twin
+            )  # it may be begun once more before a batch is asked for
         self._settle()
-        return self._read(source, place.steps)
+        reading = self._read(source, place.steps)
+        next(reading)
+        return reading
 
     def _make_stream(
         self,
@@ -295,10 +301,10 @@ class IndexSource:
             restore_generators(self.loader, generators)
             self._here = None
 
-    def _read(
-        self, source: Iterator[Any], steps: int
-    ) -> Iterator[tuple[Any, DrawnStep, IndexPosition]]:
+    def _read(self, source: Iterator[Any], steps: int) -> Iterator[Any]:
+        """None, so that an iteration which nobody goes on with is closed too; then what is read."""
         try:
+            yield None
             for batch in source:
                 give_back(self.loader, self.twin)
                 self._settle()

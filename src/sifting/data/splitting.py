@@ -85,6 +85,9 @@ class BatchSource:
         """Iterate: candidates, how many, and the place, with `pieces` where they are half-trained."""
         source, self.place = _start(self.loader, resumed, self.samples)
         self._marks.last = self.place.mark
+        return self._read(source)
+
+    def _read(self, source: Iterator[Any]) -> Iterator[tuple[Any, int, Position]]:
         while True:
             if not self.place.pieces:
                 self.place = replace(self.place, before=self.place.fetch, fetch=RandomState.now())

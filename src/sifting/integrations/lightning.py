@@ -10,6 +10,7 @@ on_save_checkpoint, on_load_   the sifter's state and the random streams, in the
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -19,9 +20,11 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
+from lightning.pytorch.trainer.connectors.data_connector import _resolve_overfit_batches
 from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from sifting.autopilot.trial import Trial
 from sifting.integrations.held_out import tell
@@ -242,7 +245,18 @@ class LightningLoader(SiftedLoader):
             "loader" not in self.__dict__
         ):
             raise AttributeError(name)
+        if name == "sampler" and isinstance(getattr(self.loader, "dataset", None), IterableDataset):
+            raise AttributeError(name)  # a stream's says nothing of an order
         return getattr(self.loader, name)  # Lightning tells the samplers the epoch
+
+    @property
+    def worker_init_fn(self) -> Any:
+        """The loader's: Lightning sets one after `seed_everything(…, workers=True)`."""
+        return self.loader.worker_init_fn  # type: ignore[attr-defined]
+
+    @worker_init_fn.setter
+    def worker_init_fn(self, function: Any) -> None:
+        self.loader.worker_init_fn = function  # type: ignore[attr-defined]
 
     def __len__(self) -> int:
         return self.callback.before + super().__len__()
@@ -254,16 +268,26 @@ class LightningLoader(SiftedLoader):
                 "the SiftCallback that made this loader is not among the Trainer's callbacks: pass "
                 "Trainer(callbacks=[sifting])"
             )
-        if callback.saved is None:
-            callback.before = 0
-        else:
-            RandomState.from_plain(callback.saved["streams"]).restore()
-            if callback.saved["cuda"] is not None:
-                torch.cuda.set_rng_state(callback.saved["cuda"].cpu(), self.sifter.device)
-            callback.saved = None
+        if sys._getframe(1).f_code.co_name == "_check_dataloader_iterable":
+            return iter(())  # only tried, as Lightning does with loaders that are not torch's
+        if callback.saved is not None:
+            return self._resumed(callback.saved)
+        callback.before = 0
+        return self._counted(super().__iter__())
+
+    def _resumed(self, saved: Mapping[str, Any]) -> Iterator[Any]:
+        """The rest of an epoch, begun with its first batch: hooks may draw numbers before it."""
+        RandomState.from_plain(saved["streams"]).restore()
+        if saved["cuda"] is not None:
+            torch.cuda.set_rng_state(saved["cuda"].cpu(), self.sifter.device)
+        self.callback.saved = None
+        yield from self._counted(super().__iter__())
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        callback = self.callback
         callback.done = callback.before
         callback.steps.clear()
-        for batch in super().__iter__():
+        for batch in batches:
             callback.done += 1
             callback.steps.append(self.sifter.observer.current)
             yield batch
@@ -273,8 +297,12 @@ class LightningLoader(SiftedLoader):
         self._length = None
 
     def divide(self, trainer: Any) -> None:
-        """Give each process its own candidates, as Lightning would with a loader it knows."""
+        """Do to the loader what Lightning does to one that it knows: its order, its process's part."""
         if isinstance(self.loader, DataLoader):
+            if trainer.overfit_batches > 0:
+                alone = CombinedLoader(self.loader)
+                _resolve_overfit_batches(alone, mode=RunningStage.TRAINING)
+                self.loader = alone.flattened[0]
             self.loader = trainer._data_connector._prepare_dataloader(
                 self.loader, shuffle=True, mode=RunningStage.TRAINING
             )
