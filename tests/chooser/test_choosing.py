@@ -104,7 +104,11 @@ class Reader(nn.Module):
         self.head = nn.Linear(16, WORDS)
 
     def forward(
-        self, input_ids: Tensor, labels: Tensor | None = None, position_ids: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        labels: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
     ) -> SimpleNamespace:
         hidden = self.embed(input_ids)
         for block in self.blocks:
@@ -127,6 +131,8 @@ def read(
         batch = {"input_ids": ids, "labels": torch.where(torch.rand(ids.shape) < 0.7, ids, -100)}
         if packed:
             batch["position_ids"] = torch.cat([torch.arange(n) for n in (7, 12, 9, 8)])[None]
+        else:
+            batch["attention_mask"] = torch.ones_like(ids)
         batches.append(batch)
     sifter = Sifter(model, audit_every=0, **options)
     return counted(monkeypatch, sifter, batches, lambda batch: model(**batch).loss)

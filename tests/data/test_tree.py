@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import Tensor
 from torch.nn.utils.rnn import pack_sequence
 
-from sifting.data.tree import describe, shallow_copy, to_device
+from sifting.data.tree import describe, index_on, shallow_copy, to_device
 
 META = torch.device("meta")
 
@@ -35,6 +38,20 @@ def test_the_lengths_of_a_packed_sequence_stay_where_they_are_needed() -> None:
     packed = pack_sequence([torch.zeros(3, 2), torch.zeros(1, 2)])
     assert to_device({"x": packed}, META)["x"].data.device == META
     assert to_device({"x": packed}, META)["x"].batch_sizes.device == torch.device("cpu")
+
+
+def test_a_host_that_hands_indices_to_a_device_does_not_wait_for_it() -> None:
+    asked = []
+
+    class Indices(Tensor):
+        def to(self, device: Any, **given: Any) -> Tensor:  # type: ignore[override]
+            asked.append((device.type, given["non_blocking"]))
+            return self
+
+    rows_K = torch.tensor([1, 0]).as_subclass(Indices)
+    index_on(rows_K, torch.zeros(2, device=META))
+    index_on(rows_K, torch.zeros(2))  # there they are read at once
+    assert asked == [("meta", True), ("cpu", False)]
 
 
 def test_a_shallow_copy_is_deep_in_containers_and_shares_tensors() -> None:

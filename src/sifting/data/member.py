@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from sifting.data.tree import is_array, is_graph, is_tensordict, leading
+from sifting.data.tree import index_on, is_array, is_graph, is_tensordict, leading
 
 _INDEXED = (torch.strided, torch.sparse_coo, torch.jagged)
 
@@ -97,7 +97,7 @@ def pick(column: Any, indices_K: Tensor, *, shared: dict[int, Tensor] | None = N
     if isinstance(column, Tensor):
         if column.is_nested:
             return _pick_nested(column, indices_K, {} if shared is None else shared)
-        return column.index_select(0, indices_K.to(column.device))
+        return column.index_select(0, index_on(indices_K, column))
     if is_array(column):
         return column[indices_K.cpu().numpy()]
     if isinstance(column, PackedSequence):
@@ -146,6 +146,6 @@ def _pick_nested(column: Tensor, indices_K: Tensor, shared: dict[int, Tensor]) -
 def _pick_packed(column: PackedSequence, indices_K: Tensor) -> PackedSequence:
     padded_NT, lengths_N = pad_packed_sequence(column, batch_first=True)
     lengths_K = lengths_N[indices_K.cpu()]
-    chosen_KT = padded_NT.index_select(0, indices_K.to(padded_NT.device))
+    chosen_KT = padded_NT.index_select(0, index_on(indices_K, padded_NT))
     in_order = column.sorted_indices is None and bool((lengths_K.diff() <= 0).all())
     return pack_padded_sequence(chosen_KT, lengths_K, batch_first=True, enforce_sorted=in_order)

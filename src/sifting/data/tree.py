@@ -185,6 +185,16 @@ def to_device(batch: T, device: torch.device) -> T:
     return _moved(batch, device)  # type: ignore[no-any-return]
 
 
+def index_on(indices: Tensor, like: Tensor) -> Tensor:
+    """Indices where what they choose from is: a host that hands them to a device does not wait for it.
+
+    >>> index_on(torch.tensor([1]), torch.zeros(2, device="meta")).device
+    device(type='meta')
+    """
+    # back on the host they are read at once, and must be there
+    return indices.to(like.device, non_blocking=like.device.type != "cpu")
+
+
 def _is_on(leaf: Any, device: torch.device) -> bool:
     if isinstance(leaf, PackedSequence):
         return leaf.data.device == device

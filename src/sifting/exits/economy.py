@@ -108,9 +108,9 @@ class Economy:
         check_sampled(plan, self.rows, score)
         return replace(plan, rows=self.rows)
 
-    def viewed(self, call: Call, batch: Any) -> Any:
-        """The batch as it is scored."""
-        return batch if self.view is None else self.view(call, batch)
+    def viewed(self, call: Call, batch: Any, host: Any = None) -> Any:
+        """The batch as it is scored, perhaps with what it was before it went to a device (`View`)."""
+        return batch if self.view is None else self.view(call, batch, host=host)
 
     def check(self, call: Call, batch: Any) -> None:
         """Raise where what is looked at of a batch is too little to tell samples apart."""
@@ -137,9 +137,9 @@ class Economy:
             host: the same batch where it can be looked into without waiting for a device.
         """
         if not positional(plan):
-            return plan, self.viewed(call, batch)
+            return plan, self.viewed(call, batch, host)
         if host is batch or self.view is None or not callable(self.view.size):
-            seen = self.viewed(call, batch)
+            seen = self.viewed(call, batch, host)
             told = seen if host is batch else self.viewed(call, host)
         else:  # asked once: a function of the user's may show another part the next time
             told = self.viewed(call, host)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.data.tree import index_on
 from sifting.model.call import Call, parameters
 from sifting.model.cut import BegunForward, Cut, noting, trained_through
 from sifting.model.no_trace import buffers_of, no_trace, put_buffers_back, repacks_itself
@@ -176,7 +177,7 @@ class Prefix:
                 return changed
             else:
                 wanted[name] = value
-        rows = hidden.index_select(0, indices_K.to(hidden.device)).requires_grad_(self._wants_grad)
+        rows = hidden.index_select(0, index_on(indices_K, hidden)).requires_grad_(self._wants_grad)
         labels = [id(value) for value in self.call.labels_of(kept).values()]
         return PrefixStates(
             self, with_first_tensor(output, rows), rows, wanted, labels, self.key, passage.autocast

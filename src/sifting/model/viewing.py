@@ -52,8 +52,12 @@ class View:
             getattr(self.size, "__name__", "a function") if callable(self.size) else repr(self.size)
         )
 
-    def __call__(self, call: Call, batch: Any) -> Any:
-        """The batch as it is scored; itself where it is no larger."""
+    def __call__(self, call: Call, batch: Any, *, host: Any = None) -> Any:
+        """The batch as it is scored; itself where it is no larger.
+
+        Args:
+            host: the same batch where it can be looked into without waiting for a device.
+        """
         if callable(self.size):
             return self._by_user(call, batch)
         if call.samples.documents(batch) is not None:
@@ -64,7 +68,7 @@ class View:
         length = _length(call, batch)
         if length is None and any(map(_is_image, leaves(batch))):
             return self._smaller(call, batch)
-        return self._cut(call, batch, length)
+        return self._cut(call, batch, length, batch if host is None else host)
 
     def _by_user(self, call: Call, batch: Any) -> Any:
         assert callable(self.size)
@@ -112,7 +116,7 @@ class View:
 
     # -- sequences
 
-    def _cut(self, call: Call, batch: Any, length: int | None) -> Any:
+    def _cut(self, call: Call, batch: Any, length: int | None, host: Any) -> Any:
         assert not callable(self.size)
         first, end = (0, self.size) if isinstance(self.size, int) else self.size
         if length is None:
@@ -131,9 +135,9 @@ class View:
             return batch
         if first >= length:
             raise ValueError(f"view={self.size!r} begins after the {length} positions of a batch")
-        seen = _changed(batch, lambda leaf: _part(leaf, length, first, end))
-        mask, whole = mask_of(seen), mask_of(batch)
-        if mask is not None and whole is not None and mask.ndim == 2:
+        whole = mask_of(host)
+        if whole is not None and whole.ndim == 2:
+            mask = _part(whole, length, first, end)
             lost = (mask.sum(dim=1) == 0) & (whole.sum(dim=1) > 0)
             if bool(lost.any()):
                 raise ValueError(
@@ -141,7 +145,7 @@ class View:
                     "(they are padded on the left, or shorter than where it begins): pad on the right, "
                     "or pass view=lambda batch: … that returns a batch of shorter samples"
                 )
-        return seen
+        return _changed(batch, lambda leaf: _part(leaf, length, first, end))
 
 
 _WAYS = (
