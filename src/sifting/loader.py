@@ -15,6 +15,7 @@ import torch
 
 from sifting.budget import tokens_in
 from sifting.cursor import LoaderPlace, check_place, choice_of
+from sifting.data.accelerated import EpochEnd
 from sifting.data.by_index import namer
 from sifting.data.documents import nothing_to_choose
 from sifting.data.drawing import IndexSource, samples_drawn
@@ -100,6 +101,7 @@ class SiftedLoader:
         owner = None if sifter.beside is None else sifter.beside.open()
         source = self._handed(resumed)
         place: LoaderPlace | None = resumed
+        handed_out, end = 0, EpochEnd(self.loader)
         try:
             while sifter.pilot is None or not sifter.pilot.account.over:
                 handed = next(source, None)
@@ -111,8 +113,10 @@ class SiftedLoader:
                 meter.counts["samples_trained"] += step.size
                 meter.counts["tokens_trained"] += tokens_in(batch)
                 sifter.observer.hand_out(step, batch)
-                with self._step(batch):
+                handed_out += 1
+                with self._step(batch), end.step(self._is_last(place, handed_out)):
                     yield batch
+            end.over()
             if cursor.position is place:
                 cursor.position = None
         finally:
@@ -120,6 +124,12 @@ class SiftedLoader:
             source.close()
             if sifter.beside is not None:
                 sifter.beside.close(owner)
+
+    def _is_last(self, place: LoaderPlace, handed_out: int) -> bool | None:
+        """Whether a step is the last of its epoch; None where nobody can know yet."""
+        if isinstance(place, PoolPosition):
+            return place.last
+        return None if self._length is None else handed_out == self._length
 
     def _check_lengths(self) -> None:
         """Raise, on all ranks that stay in step, where some have more batches than others."""
