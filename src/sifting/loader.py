@@ -15,6 +15,7 @@ import torch
 
 from sifting.budget import tokens_in
 from sifting.cursor import LoaderPlace, check_place, choice_of
+from sifting.data.accelerated import EpochEnd
 from sifting.data.by_index import namer
 from sifting.data.documents import nothing_to_choose
 from sifting.data.drawing import IndexSource, samples_drawn
@@ -104,7 +105,7 @@ class SiftedLoader:
             sifter.pilot.trials.pieces.reads(self.loader)
         sifter.observer.end_owed()
         owner = None if sifter.beside is None else sifter.beside.open()
-        source, place = self._handed(resumed), resumed
+        source, place, end = self._handed(resumed), resumed, EpochEnd(self.loader)
         try:
             next(source)
             if at_once:
@@ -121,8 +122,9 @@ class SiftedLoader:
                 meter.counts["samples_trained"] += step.size
                 meter.counts["tokens_trained"] += tokens_in(batch)
                 sifter.observer.hand_out(step, batch)
-                with self._step(batch):
+                with self._step(batch), end.step(place, self._length):
                     yield batch
+            end.over()
             if cursor.position is place:
                 cursor.position = None
         finally:
@@ -295,11 +297,8 @@ class SiftedLoader:
             self._see(batch, found if apart else draw.candidates)
             if not draw.sifts:
                 self._go_ahead(items)
-                yield (
-                    batch,
-                    Step(found, ids=ids, drawn=None if ids is None else draw.indices),
-                    place,
-                )
+                whole = Step(found, ids=ids, drawn=None if ids is None else draw.indices)
+                yield batch, whole, place
                 continue
             if draw.choice is not None:
                 choice, everything = choice_of(draw)

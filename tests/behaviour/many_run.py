@@ -50,9 +50,9 @@ def outcome(seen: list[list[int]], model: torch.nn.Module) -> dict[str, Any]:
     }
 
 
-def paper(**more: Any) -> dict[str, Any]:
+def paper() -> dict[str, Any]:
     """The paper's setting, all ranks choosing together where there are several."""
-    return {**PAPER, **({"scope": "global"} if world() > 1 else {}), **more}
+    return {**PAPER, **({"scope": "global"} if world() > 1 else {})}
 
 
 def begin(fsdp: bool) -> None:
@@ -166,7 +166,9 @@ def distributed(fsdp: bool, layer: str) -> dict[str, Any]:
     return found
 
 
-def trainer(folder: Path, *, fsdp: bool = False, **sift: Any) -> dict[str, Any]:
+def trainer(
+    folder: Path, *, fsdp: bool = False, accelerator: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """SiftTrainer, with gradient accumulation."""
     from tests.helpers.hf_trainer import run
 
@@ -174,7 +176,9 @@ def trainer(folder: Path, *, fsdp: bool = False, **sift: Any) -> dict[str, Any]:
     # else the Trainer multiplies this model's mean loss by the number of processes, sifted or not
     options["average_tokens_across_devices"] = False
     options |= distributed(fsdp, "BertLayer")
-    made = run(folder, model=classifier(**STILL), sift=paper(**sift), optim="sgd", **options)
+    if accelerator is not None and world() > 1:
+        options["accelerator_config"] = accelerator
+    made = run(folder, model=classifier(**STILL), sift=paper(), optim="sgd", **options)
     check_sharded(made.model, fsdp)
     return outcome(made.seen, made.model)
 
@@ -210,10 +214,13 @@ LOOPS: dict[str, Callable[[], dict[str, Any]]] = {
     "accumulate": lambda: loop(accumulate=3),
     "split": lambda: loop(split_batches=True, size=TOGETHER),
     "dispatch": lambda: loop(dispatch_batches=True),
+    "dispatch accumulate": lambda: loop(dispatch_batches=True, accumulate=3),
+    "dispatch split": lambda: loop(dispatch_batches=True, split_batches=True, size=TOGETHER),
     "uneven": uneven,
 }
 TRAINERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "trainer ddp": trainer,
+    "trainer dispatch": lambda folder: trainer(folder, accelerator={"dispatch_batches": True}),
     "trainer fsdp": lambda folder: trainer(folder, fsdp=True),
     "sft ddp": sft,
     "sft fsdp": lambda folder: sft(folder, fsdp=True),

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 
 from sifting import Sifter
 from sifting.autopilot.looks import LookPlan
-from sifting.integrations.trainer import SiftMixin, SiftTrainer
+from sifting.integrations.trainer import SiftMixin, SiftTrainer, check
 from tests.helpers.hf_trainer import PAPER, Sifted, Watched, arguments, run
 from tests.helpers.trainer_models import Texts, causal, classifier
 
@@ -232,13 +232,18 @@ def test_model_init_makes_the_sifter_anew(tmp_path: Path) -> None:
     ],
 )
 def test_misuse_is_told_at_construction(tmp_path: Path, sift: dict[str, Any], message: str) -> None:
+    told: Any = {"model": classifier(), "args": arguments(tmp_path), "train_dataset": Texts()}
     with pytest.raises(ValueError, match=message):
-        SiftTrainer(
-            model=classifier(),
-            args=arguments(tmp_path),
-            train_dataset=Texts(),
-            sift={**PAPER, **sift},
-        )
+        SiftTrainer(**told, sift={**PAPER, **sift})
+
+
+@pytest.mark.parametrize("kind", ["deepspeed", "fsdp"])
+def test_who_divides_a_model_otherwise_is_refused(tmp_path: Path, kind: str) -> None:
+    told: Any = {"model": classifier(), "args": arguments(tmp_path), "train_dataset": Texts()}
+    trainer: Any = SiftTrainer(**told, sift=PAPER)
+    setattr(trainer, f"is_{kind}_enabled", True)
+    with pytest.raises(ValueError, match=rf"^{kind}=.*fsdp_config=.'version': 2"):
+        check(trainer)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from sifting.data.accelerated import at_its_end, count_pass
 from sifting.data.drawing import count_steps
 from sifting.data.filling import Filling
 from sifting.data.generators import checked_states, restore_generators, states_of
@@ -50,6 +51,7 @@ class PoolPosition:
             itself; otherwise it is iterated again from its beginning.
         later: state, by now, of the generators of the loader and its samplers.
         iteration: passes over the loader before the epoch, where it counts them (Accelerate's).
+        last: whether no step comes after the one handed out last, as far as is known; not saved.
     """
 
     start: RandomState
@@ -66,6 +68,7 @@ class PoolPosition:
     mark: LoaderMark | None = None
     later: Mapping[str, Tensor] = field(default_factory=dict)
     iteration: int | None = None
+    last: bool = field(default=False, compare=False)
 
     def to_plain(self) -> dict[str, Any]:
         """As tensors and numbers, to be saved."""
@@ -173,8 +176,8 @@ class PoolSource:
         restore_generators(self.loader, resumed.generators)
         forget(self.loader)
         if resumed.iteration is not None:
-            before = 0 if resumed.mark is None else resumed.mark.passes - 1
-            self.loader.iteration = resumed.iteration + before  # type: ignore[attr-defined]
+            extra = 0 if resumed.mark is None else resumed.mark.passes - 1
+            count_pass(self.loader, resumed.iteration, extra)
         if resumed.mark is not None:
             go_to_mark(self.loader, resumed.mark)
         pool = _Pool(self, resumed)
@@ -259,10 +262,24 @@ class _Pool:
         if self.passes <= len(begun):
             begun[self.passes - 1].restore()
         self.begun.append(RandomState.now())
+        if self.place.iteration is not None:
+            count_pass(loader, self.place.iteration, self.passes)
         self._iterator, self.passes, self.taken = iter(loader), self.passes + 1, 0
         return True
 
     def steps(
+        self, plan: Callable[[int, int], int]
+    ) -> Iterator[tuple[Any, int, int, PoolPosition]]:
+        """Of the epoch; the next one begins with the pass that the plain loader would make."""
+        iteration, done = self.place.iteration, 0
+        try:
+            yield from self._steps(plan)
+            done = 1
+        finally:
+            if iteration is not None and self.passes > 1:
+                self.source.loader.iteration = iteration + done  # type: ignore[attr-defined]
+
+    def _steps(
         self, plan: Callable[[int, int], int]
     ) -> Iterator[tuple[Any, int, int, PoolPosition]]:
         largest = 0
@@ -320,4 +337,9 @@ class _Pool:
             self.held[0].mark if self.held else self._marks.after(*counts),
             states_of(self.source.loader) if self._marks.kept else {},
             place.iteration,
+            self._is_last(),
         )
+
+    def _is_last(self) -> bool:
+        more = self.sizes if self.source.whole else self.left
+        return not more and (self.over or at_its_end(self.source.loader))
