@@ -3,13 +3,14 @@ from __future__ import annotations
 import builtins
 import errno
 import sys
+import warnings
 from typing import Any
 
 import pytest
 
 import sifting
 import sifting.recipes
-from sifting import __version__
+from sifting import SiftingWarning, __version__
 from sifting.cli import main as cli
 
 
@@ -28,6 +29,25 @@ def test_an_unknown_command_is_refused_with_the_known_ones(
         cli.main(["sort"])
     assert done.value.code == 2
     assert "demo" in capsys.readouterr().err
+
+
+def test_a_warning_of_the_library_is_one_sentence_and_others_are_as_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Command:
+        @staticmethod
+        def main(arguments: list[str]) -> int:
+            for category in (SiftingWarning, UserWarning):
+                print(warnings.formatwarning("a\x1b[2J choice", category, "mine.py", 8), end="")
+            return 0
+
+    usual = warnings.formatwarning
+    monkeypatch.setattr(cli.importlib, "import_module", lambda name: Command)
+    assert cli.main(["train"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "warning: a\N{REPLACEMENT CHARACTER}[2J choice"
+    assert second.startswith("mine.py:8: UserWarning: ")
+    assert warnings.formatwarning is usual
 
 
 def test_a_missing_extra_is_named(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import importlib
 import signal
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from sifting._version import __version__
 from sifting.files import DISK
-from sifting.terminal import say
+from sifting.terminal import printable, say
 
 # name -> (module whose `main(argv) -> int` does the job, one line for --help, extra it needs)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -77,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     module_name, _, extra = COMMANDS[args.command]
     try:
-        return int(importlib.import_module(module_name).main(args.arguments))
+        with _plain_warnings():
+            return int(importlib.import_module(module_name).main(args.arguments))
     except OSError as error:
         if error.errno not in DISK:  # of the user's own code, for one
             raise
@@ -95,6 +98,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             error=True,
         )
         return 2
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print warnings of the library as a sentence: the line of code behind it is this command's own."""
+    usual = warnings.formatwarning
+
+    def plain(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if category.__module__.partition(".")[0] == __package__.partition(".")[0]:
+            return printable(f"warning: {message}\n")
+        return usual(message, category, filename, lineno, line)
+
+    warnings.formatwarning = plain
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 if __name__ == "__main__":
