@@ -21,6 +21,24 @@ def test_the_command_names_what_it_does_not_know(
         main([])
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["advise"], "give of which task: its name, all"),
+        (["list", "report"], "list stands alone"),
+        (["report", "digits"], "report stands alone"),
+        (["digits", "report"], "report stands alone"),
+        (["digits", "advise"], "advise comes before the tasks"),
+    ],
+)
+def test_words_that_do_not_go_together_are_named(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert message in capsys.readouterr().err
+
+
 def test_the_command_lists_every_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     listed = capsys.readouterr().out.splitlines()
@@ -41,7 +59,9 @@ def test_a_report_of_nothing_writes_nothing(
 ) -> None:
     arguments = ["report", "--out", str(tmp_path / "none"), "--results", str(tmp_path / "results")]
     assert main(arguments) == 0
-    assert capsys.readouterr().out == ""
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"no task in {tmp_path / 'none'} has a run" in said.err
     assert not (tmp_path / "results").exists()
 
 

@@ -27,6 +27,8 @@ from sifting.training.signals import at_once, exit_code
 
 LABEL = "sift bench"
 OUT = Path("runs/bench")
+ALONE = ("list", "report")  # words that no task goes with
+COMMANDS = (*ALONE, "advise")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,8 +68,17 @@ def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     parser = build_parser()
     args = parser.parse_args(argv)
-    if not args.tasks and not args.mine:
-        parser.error("give a task's name, all, list, report, or --mine module:build")
+    first, rest = (*args.tasks, "")[0], args.tasks[1:]
+    words = rest if first == "advise" else args.tasks
+    if not words and not args.mine:
+        wanted = (
+            "of which task: its name, all" if args.tasks else "a task's name, all, list, report"
+        )
+        parser.error(f"give {wanted}, or --mine module:build")
+    misplaced = [word for word in rest if word in COMMANDS]
+    if misplaced or (rest and first in ALONE):
+        word = first if first in ALONE else misplaced[0]
+        parser.error(f"{word} {'stands alone' if word in ALONE else 'comes before the tasks'}")
     try:
         if args.tasks == ["list"]:
             return _list()
@@ -90,8 +101,11 @@ def _report(args: argparse.Namespace) -> int:
     from sifting.bench.pages import write_pages
 
     try:
-        for path in keep_results(args.out, args.results):
+        kept = keep_results(args.out, args.results)
+        for path in kept:
             say(f"wrote {path}")
+        if not kept:
+            say(f"{LABEL}: no task in {args.out} has a run of its baseline to report", error=True)
         for path in [] if args.pages is None else write_pages(args.results, args.pages):
             say(f"wrote {path}")
     except OSError as error:  # a folder that is a file, a link to nowhere, or may not be written
@@ -157,5 +171,6 @@ def _run(args: argparse.Namespace) -> int:
     if stopped is not None:
         say(f"{LABEL}: stopped by {stopped}; the same command continues", error=True)
         return exit_code(stopped)
-    say(f"all runs are in {args.out}; `sift bench report` makes results of them")
+    where = "" if args.out == OUT else f" --out {shlex.quote(str(args.out))}"
+    say(f"all runs are in {args.out}; `sift bench report{where}` makes results of them")
     return 0
