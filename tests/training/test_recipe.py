@@ -147,3 +147,16 @@ def test_run_folders_are_read_without_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_module_that_fails_inside_is_not_sought_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fails_inside.py").write_text("from sifting import Absent")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli.main(["fails_inside:RECIPE", "tiny"]) == 2
+    said = capsys.readouterr().err
+    assert "cannot import name 'Absent'" in said
+    assert "PYTHONPATH" not in said
+    assert cli.main(["no_such_module:RECIPE", "tiny"]) == 2
+    assert "put its folder on PYTHONPATH" in capsys.readouterr().err

@@ -125,9 +125,11 @@ def resolve(path: str, *, called: str) -> Any:
 
 
 def _unimported(called: str, path: str, module: str, error: Exception) -> ValueError:
+    # a module that is found, and fails inside, is not helped by another folder
+    lost = isinstance(error, ModuleNotFoundError) and module.startswith(str(error.name))
+    fix = "Run where it lies, or put its folder on PYTHONPATH" if lost else "It fails when imported"
     return ValueError(
-        f"{called}={path!r}: {module!r} cannot be imported: {type(error).__name__}: {error}. Run where "
-        "it lies, or put its folder on PYTHONPATH"
+        f"{called}={path!r}: {module!r} cannot be imported: {type(error).__name__}: {error}. {fix}"
     )
 
 
