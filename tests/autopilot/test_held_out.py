@@ -166,3 +166,18 @@ def test_without_held_out_samples_there_are_no_looks() -> None:
     train(net, sifter)
     assert not held_out.looks
     assert held_out.shares() == []
+
+
+@pytest.mark.parametrize(
+    ("samples", "updates", "why"),
+    [(40, UPDATES, "it has 40 samples"), (400, 60, "cost too much of a run of 60 such batches")],
+)
+def test_held_out_samples_that_are_not_looked_at_are_said(
+    samples: int, updates: int, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = torch.randn(samples, 8), torch.randint(0, 5, (samples,))
+    net, sifter, held_out = sifter_with([(x, y)], updates=updates)
+    with caplog.at_level("INFO", logger="sifting"):
+        train(net, sifter)
+    assert not held_out.looks
+    assert [why in line for line in caplog.messages if "is not looked at" in line] == [True]

@@ -14,10 +14,12 @@ from torch import Tensor
 
 from sifting.autopilot.average import AveragedWeights
 from sifting.autopilot.looks import BUDGET, FORWARD, LookPlan, plan_looks
+from sifting.autopilot.looks import FEWEST as FEWEST_SAMPLES
 from sifting.autopilot.options import LADDER, Option
 from sifting.autopilot.trial import Trial, read_held_out
 from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.exits.scoring import Scorer
+from sifting.log import say
 from sifting.measure.learning import Progress, progress
 from sifting.measure.meter import Meter
 from sifting.rng import RandomState
@@ -103,6 +105,7 @@ class HeldOut:
         else:
             plan = LookPlan(tuple(map(int, saved["steps"])), int(saved["samples"]))
         if not plan.steps:
+            say(f"held_out= of the Trial is not looked at: {_why_not(there, self.trial.updates)}")
             return
         at_work = plan_looks(self.trial.updates, batch=size, held_out=there)
         if self.budget > BUDGET and at_work.steps:
@@ -286,6 +289,16 @@ class HeldOut:
         self._seen, self._predicted, self.progress = seen, predicted, progress
         self._plan, self._average, self._batches = None, None, []
         self._saved = state or None
+
+
+def _why_not(there: int, updates: int | None) -> str:
+    """Why there are no looks, in words."""
+    if there < FEWEST_SAMPLES:
+        return f"it has {there} samples, and {FEWEST_SAMPLES} or more tell something"
+    run = "so small a batch" if updates is None else f"a run of {updates} such batches"
+    return (
+        f"looks at {FEWEST_SAMPLES} samples, the fewest that tell something, cost too much of {run}"
+    )
 
 
 def pooled(looks: Sequence[Progress]) -> Progress | None:
