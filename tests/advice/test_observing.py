@@ -145,3 +145,27 @@ def test_a_run_that_is_over_or_of_another_model_is_no_beginning(tmp_path: Path) 
         advise(problem, updates=16, start=tmp_path / "run")
     with pytest.raises(RunError, match="not a run folder"):
         advise(build(), updates=16, start=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"problem": build}, "give a sifting.training.Problem"),
+        ({"config": 3}, "config=3: give a sifting.training.RunConfig"),
+    ],
+)
+def test_what_is_no_problem_or_config_is_named(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(TypeError, match=named):
+        advise(**{"problem": build(), "updates": 8, **given})
+
+
+@pytest.mark.parametrize("given", [{"part": "x"}, {"effort": None}])
+def test_shares_that_are_no_numbers_are_named(given: dict[str, Any]) -> None:
+    (name,) = given
+    with pytest.raises(ValueError, match=f"{name}={given[name]!r} is not in"):
+        advise(build(), updates=8, **given)
+
+
+def test_a_run_folder_may_be_given_as_text(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="not a run folder"):
+        advise(build(), updates=8, start=str(tmp_path / "nowhere"))

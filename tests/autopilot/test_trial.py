@@ -24,6 +24,9 @@ SGD = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
         ({"held_out": 3}, TypeError, "held_out=3: give batches"),
         ({"accumulate": 0}, ValueError, "accumulate=0: give the number of batches"),
         ({"clip": 0.0}, ValueError, "clip=0.0 must be above 0"),
+        ({"clip": "1"}, ValueError, "clip='1' must be above 0"),
+        ({"loss": 5, "optimizer": SGD}, TypeError, "loss=5: give a function"),
+        ({"loss": print, "optimizer": nn.ReLU()}, TypeError, "optimizer=ReLU: give the torch"),
     ],
 )
 def test_bad_trials_are_named(given: dict[str, Any], error: type[Exception], message: str) -> None:

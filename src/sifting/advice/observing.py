@@ -17,8 +17,8 @@ from sifting.training.problem import Problem
 
 EFFORT = 0.25  # share of the plain run's time that looks and trials may take beside it
 NO_HELD_OUT = (
-    "no held-out samples: only kept loss was measured, which cannot tell hard from noisy. Give the Problem "
-    "held_out="
+    "no held-out samples: what is said goes by new samples, as long as any came, and by kept loss, which cannot "
+    "tell hard from noisy. Give the Problem held_out="
 )
 
 
@@ -30,7 +30,7 @@ def advise(
     effort: float = EFFORT,
     config: RunConfig | None = None,
     target: str = "problem",
-    start: Path | None = None,
+    start: str | Path | None = None,
     watch: Callable[[Mapping[str, Any]], None] | None = None,
 ) -> Advice:
     """Will selection pay on this problem, with which settings, and how much?
@@ -69,12 +69,19 @@ def advise(
         start: run folder whose newest checkpoint it begins with; the updates left are what is advised on.
         watch: called with every record, as an engine does.
     """
+    if not isinstance(problem, Problem):
+        raise TypeError(
+            f"problem={problem!r}: give a sifting.training.Problem, what your build(seed) returns"
+        )
     if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
         raise ValueError(f"updates={updates!r}: give the updates of the run that is planned")
-    if not 0 < part <= 1:
+    if not isinstance(part, int | float) or not 0 < part <= 1:
         raise ValueError(f"part={part!r} is not in (0, 1]: it is a share of the updates")
-    if not 0 < effort <= 10:
+    if not isinstance(effort, int | float) or not 0 < effort <= 10:
         raise ValueError(f"effort={effort!r} is not in (0, 10]: it is a share of the run's time")
+    if config is not None and not isinstance(config, RunConfig):
+        raise TypeError(f"config={config!r}: give a sifting.training.RunConfig, or leave it out")
+    start = None if start is None else Path(start)
     config = replace(
         config or RunConfig(), arm="auto", evaluations=1, checkpoint_every=None, keep_checkpoints=1
     )

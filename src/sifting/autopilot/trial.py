@@ -54,7 +54,7 @@ class Trial:
             raise ValueError(
                 f"accumulate={self.accumulate!r}: give the number of batches that make an update"
             )
-        if self.clip is not None and not self.clip > 0:
+        if self.clip is not None and (not isinstance(self.clip, int | float) or not self.clip > 0):
             raise ValueError(f"clip={self.clip!r} must be above 0, or None")
         if self.updates is not None and (
             isinstance(self.updates, bool) or not isinstance(self.updates, int) or self.updates < 1
@@ -65,6 +65,14 @@ class Trial:
         if (self.loss is None) != (self.optimizer is None):
             missing = "optimizer" if self.optimizer is None else "loss"
             raise ValueError(f"a trial trains with loss= and optimizer=, and {missing}= is missing")
+        if self.loss is not None and not callable(self.loss):
+            raise TypeError(
+                f"loss={self.loss!r}: give a function loss(model, batch) that returns a scalar"
+            )
+        if self.optimizer is not None and not hasattr(self.optimizer, "param_groups"):
+            raise TypeError(
+                f"optimizer={type(self.optimizer).__name__}: give the torch.optim optimizer that trains the model"
+            )
         self._check_schedule()
         if self.held_out is not None and not isinstance(self.held_out, Iterable):
             raise TypeError(
