@@ -20,6 +20,41 @@ def test_a_budget_is_met_where_costs_allow_it():
         assert sum(costs[i] for i in taken) == pytest.approx(budget, rel=0.02)
 
 
+def reachable(costs: list[int], budget: float) -> bool:
+    """Whether some of them come to the budget, or to 2 % less at most."""
+    sums = {0}
+    for cost in costs:
+        sums |= {total + cost for total in sums}
+    return any(0.98 * budget <= total <= budget for total in sums)
+
+
+@pytest.mark.parametrize("size", [6, 17, 20, 40])
+@pytest.mark.parametrize("whole", [True, False], ids=["tokens", "seconds"])
+def test_a_budget_is_met_by_any_number_of_candidates_wherever_it_can_be(size, whole):
+    chance = random.Random(size)
+    met = 0
+    for _ in range(60):
+        costs = [int(chance.lognormvariate(4, 1.2)) + 1 for _ in range(size)]
+        budget = chance.choice([0.1, 0.25, 0.5]) * sum(costs)
+        scale = 1 if whole else 0.37
+        taken = fill([scale * cost for cost in costs], scale * budget)
+        total = sum(costs[i] for i in taken)
+        if 0.98 * budget - 1e-6 <= total <= budget + 1e-6:
+            met += 1
+        else:  # of what is rounded, a budget that can only just be met may be missed
+            assert not reachable(costs, budget if whole else 0.997 * budget)
+    assert met > 20 or size == 6
+
+
+def test_large_costs_are_rounded_and_the_budget_not_exceeded():
+    chance = random.Random(0)
+    costs = [chance.randint(10**8, 3 * 10**8) for _ in range(17)]
+    for share in (0.1, 0.25, 0.5):
+        budget = share * sum(costs)
+        total = sum(costs[i] for i in fill(costs, budget))
+        assert 0.98 * budget <= total <= budget
+
+
 def test_the_first_wanted_are_taken_where_they_fit():
     assert fill([5] * 8, 20) == [0, 1, 2, 3]
     assert fill([30, 1, 1], 10) == [1, 2]

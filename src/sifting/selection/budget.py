@@ -16,7 +16,7 @@ from sifting.selection.choice import Choice, Rule
 
 SLACK = 0.02  # of a budget, which what is kept may leave
 TRIES = 8  # exchanges that are made to come closer
-FEW = 16  # candidates of which every choice is looked at, where exchanges do not help
+FINE = 2**26  # bits of the table of all sums that choices have; larger costs are rounded up
 
 # `cost(batch) -> costs`, one for each sample.
 Cost = Callable[[Any], Tensor]
@@ -129,7 +129,7 @@ def fill(costs: Sequence[float], budget: float, *, whole: float | None = None) -
             total -= costs[out]
         taken.append(into)
         total += costs[into]
-    if not -1e-9 <= budget - total <= slack and len(costs) <= FEW:
+    if not -1e-9 <= budget - total <= slack:
         taken = _of_all(costs, budget, slack) or taken
     return sorted(taken)
 
@@ -159,20 +159,38 @@ def _exchange(
 
 
 def _of_all(costs: Sequence[float], budget: float, slack: float) -> list[int] | None:
-    """Of every choice there is, the one that meets the budget with the most wanted; None where none does.
+    """Of all choices that meet the budget, the one that has the first wanted; None where none does.
 
     >>> _of_all([9, 7, 6, 5], 18, 0.3)   # no single exchange leads here
     [1, 2, 3]
+
+    Sums are counted in whole units, one bit each, so that none of the 2ᴾ choices is looked at alone. Whole
+    costs are their own units; others are rounded up, by a quarter of the slack in all.
     """
     size = len(costs)
-    chosen_SP = (torch.arange(2**size)[:, None] >> torch.arange(size)[None, :]) & 1
-    left_S = budget - chosen_SP.double() @ torch.tensor(costs, dtype=torch.float64)
-    meets_S = (left_S >= -1e-9) & (left_S <= slack + 1e-9)
-    if not bool(meets_S.any()):
+    whole = all(cost == int(cost) for cost in costs)
+    unit = max(1.0 if whole else slack / (4 * size), size * budget / FINE)
+    units = [math.ceil(cost / unit - 1e-9) for cost in costs]
+    lost = 0 if unit == 1.0 else size  # by rounding, at most
+    lowest = max(0, math.ceil((budget - slack) / unit - 1e-9) + lost)
+    highest = math.floor(budget / unit + 1e-9)
+    if lowest > highest:
         return None
-    wanted_S = (chosen_SP * torch.arange(size, 0, -1)[None, :]).sum(dim=1)
-    best = int(torch.where(meets_S, wanted_S, -1).argmax())
-    return chosen_SP[best].nonzero().squeeze(1).tolist()
+    allowed = (1 << highest + 1) - 1
+    sums = [1]  # bit n: some of the candidates from this one on come to n units
+    for cost in reversed(units):
+        sums.append((sums[-1] | sums[-1] << cost) & allowed if cost <= highest else sums[-1])
+    sums.reverse()
+    if not sums[0] >> lowest:
+        return None
+    taken, spent = [], 0
+    for place, cost in enumerate(units):
+        # what is left to be found has to be among the sums of those that come after
+        least, most = max(0, lowest - spent - cost), highest - spent - cost
+        if most >= 0 and (sums[place + 1] & ((1 << most + 1) - 1)) >> least:
+            taken.append(place)
+            spent += cost
+    return taken
 
 
 def deal(costs_K: Tensor, ranks: int) -> list[list[int]]:
