@@ -20,12 +20,12 @@ def test_a_budget_is_met_where_costs_allow_it():
         assert sum(costs[i] for i in taken) == pytest.approx(budget, rel=0.02)
 
 
-def reachable(costs: list[int], budget: float) -> bool:
-    """Whether some of them come to the budget, or to 2 % less at most."""
+def reachable(costs: list[int], least: float, most: float) -> bool:
+    """Whether some of them come to a sum within these limits."""
     sums = {0}
     for cost in costs:
         sums |= {total + cost for total in sums}
-    return any(0.98 * budget <= total <= budget for total in sums)
+    return any(least <= total <= most for total in sums)
 
 
 @pytest.mark.parametrize("size", [6, 17, 20, 40])
@@ -42,7 +42,8 @@ def test_a_budget_is_met_by_any_number_of_candidates_wherever_it_can_be(size, wh
         if 0.98 * budget - 1e-6 <= total <= budget + 1e-6:
             met += 1
         else:  # of what is rounded, a budget that can only just be met may be missed
-            assert not reachable(costs, budget if whole else 0.997 * budget)
+            edge = 0.0 if whole else 0.0051
+            assert not reachable(costs, (0.98 + edge) * budget, (1 - edge) * budget)
     assert met > 20 or size == 6
 
 
