@@ -26,6 +26,7 @@ def test_what_is_claimed_has_its_controls() -> None:
         "vision-updates",
         "vision-time",
         "vision-repeated",
+        "vision-auto",
         "text-updates",
         "text-time",
     ):
