@@ -26,7 +26,7 @@ def test_the_speedup_of_a_phase_is_that_of_its_share() -> None:
 def test_savings_of_the_whole_run_add_up_phase_by_phase() -> None:
     """Plain until 20 %, then 1.25 times as fast until 60 %, then plain: 0.4 − 0.32 is saved."""
     found = advice_of(
-        decision(200, 0.75, speedup=1.25), decision(600, 0.5, ratio=1), decision(800, 0.5, ratio=1)
+        decision(200, 0.7, speedup=1.2), decision(600, 0.75, ratio=1), decision(800, 0.5, ratio=1)
     )
     assert found.auto.value == pytest.approx(0.08)
     assert found.auto.low == pytest.approx(0.4 - 0.4 / 1.21)
@@ -37,7 +37,28 @@ def test_savings_of_the_whole_run_add_up_phase_by_phase() -> None:
     assert found.arms()["auto"]["saving"] == pytest.approx(0.08)
     assert set(found.arms()) == {"auto", "input-entropy"}
     assert "in the time of about 920" in sentence(found)
-    assert "in the time of about 920" in sentence(found)
+
+
+def test_what_a_setting_is_worth_is_by_the_progress_made_while_it_would_have_been_used() -> None:
+    """Taken up at 20 % on 0.9 of the progress; until 60 % it made half of it, which gains nothing."""
+    found = advice_of(decision(200, 0.9, speedup=1.4), decision(600, 0.5, ratio=1))
+    assert found.auto.value == pytest.approx(0.0)
+    assert found.settings["input", 2].value == pytest.approx(0.0)
+    assert found.phases[0].speedup.value == pytest.approx(1.4)  # what was known then
+    assert not found.pays
+
+
+def test_the_last_look_stands_for_the_rest_of_the_run() -> None:
+    found = advice_of(decision(200, 0.6, speedup=1.1), decision(600, 0.75, speedup=1.25))
+    assert found.auto.value == pytest.approx(0.8 - 0.8 / 1.25)
+    assert found.settings["input", 2].value == pytest.approx(found.auto.value)
+
+
+def test_an_option_that_no_share_tells_of_is_worth_what_was_expected() -> None:
+    record = decision(200, 0.75, ratio=4, speedup=1.6)  # by its kept loss
+    found = advice_of(record, decision(600, 0.75, ratio=1))
+    assert found.auto.value == pytest.approx(0.4 - 0.4 / 1.6)
+    assert found.auto.low == pytest.approx(0.0)
 
 
 def test_where_nothing_is_gained_it_is_left_off() -> None:

@@ -12,13 +12,14 @@ import pytest
 from rich.console import Console
 
 from sifting import checksums
-from sifting.bench import protocol
+from sifting.bench import protocol, running
 from sifting.bench.pages import END, START, write_pages
 from sifting.bench.plots import measured_saving
 from sifting.bench.registry import TASKS, BenchTask
 from sifting.bench.results import keep_results, read_results, result_of
 from sifting.bench.running import Bench, TaskRun, chosen_by, limited, own_task
 from sifting.compare import calibration
+from sifting.measure import stopwatch
 from sifting.training.locks import locked
 from sifting.training.recipe import DataError
 from sifting.training.run_folder import RunError
@@ -192,6 +193,27 @@ def test_a_recipe_that_is_told_where_its_data_is_gets_the_folder(
     monkeypatch.setenv("SIFT_DATA", str(tmp_path / "none"))
     with pytest.raises(DataError, match=r"gpt needs its data in \$SIFT_DATA/text"):
         TaskRun("gpt", task, Bench(tmp_path, updates=10))
+
+
+def test_what_is_predicted_is_timed_by_the_clock_of_what_it_is_held_against(
+    short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = []
+
+    class Stopped(Exception):
+        pass
+
+    def advise(*given: object, **named: object) -> None:
+        clocks.append(stopwatch._now)
+        raise Stopped
+
+    monkeypatch.setattr(running, "advise", advise)
+    clock: stopwatch.Clock
+    for clock in ("wall", "cpu"):
+        bench = Bench(tmp_path / clock, "smoke", updates=10, tune="none", clock=clock)
+        with pytest.raises(Stopped):
+            TaskRun("digits", TASKS["digits"], bench).advise(Console(quiet=True))
+    assert clocks == [stopwatch.CLOCKS["wall"], stopwatch.CLOCKS["cpu"]]
 
 
 def test_what_was_predicted_stands_beside_what_was_measured(

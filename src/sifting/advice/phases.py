@@ -89,6 +89,22 @@ class Phase:
     speedup: Range
     why: str
 
+    @property
+    def chosen(self) -> tuple[str, int] | None:
+        """Scorer and ratio of what the autopilot would do; None where it would train everything."""
+        return next(
+            (
+                (row.scorer, row.ratio)
+                for row in self.rows
+                if self.option == _named(row.scorer, row.ratio)
+            ),
+            None,
+        )
+
+    def speedup_of(self, setting: tuple[str, int]) -> Range | None:
+        """The speed-up of a scorer and ratio, by the progress until the look; None where it is not known."""
+        return next((row.speedup for row in self.rows if (row.scorer, row.ratio) == setting), None)
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -190,13 +206,17 @@ def read_phases(
                 last,
                 int(record["batch"]),
                 rows,
-                "everything" if option[1] == 1 else f"1 in {option[1]} by {option[0]}",
+                _named(*option),
                 _expected(record, option, rows),
                 str(record["why"]),
             )
         )
         first = last
     return found
+
+
+def _named(scorer: str, ratio: int) -> str:
+    return "everything" if ratio == 1 else f"1 in {ratio} by {scorer}"
 
 
 def _rows(record: Mapping[str, Any], explore: float) -> Iterable[Row]:
@@ -274,6 +294,9 @@ def make_advice(
 ) -> Advice:
     """The advice that a plain run's records give.
 
+    A setting is taken up by what is known at a look; what it is worth from there to the next one is by
+    the progress that was made until then, which a run at work does not know.
+
     Args:
         records: of the autopilot, decisions and trials.
         target: what was trained.
@@ -283,21 +306,29 @@ def make_advice(
         notes, metrics: see `Advice`.
     """
     phases = read_phases(records, batches=batches, explore=explore)
+    later = [*phases[1:], *phases[-1:]]  # nothing is seen after the last look
     keys = dict.fromkeys((row.scorer, row.ratio) for phase in phases for row in phase.rows)
     settings = {}
     for key in keys:
-        known = [
-            next((r.speedup for r in phase.rows if (r.scorer, r.ratio) == key), None)
-            for phase in phases
-        ]
+        known = [phase.speedup_of(key) for phase in phases]
         if any(one is not None for one in known):
-            settings[key] = whole_run(phases, known)
+            after = [
+                None if one is None else phase.speedup_of(key)
+                for one, phase in zip(known, later, strict=True)
+            ]
+            settings[key] = whole_run(phases, after)
+    of_auto = [
+        phase.speedup
+        if phase.chosen is None
+        else next_one.speedup_of(phase.chosen) or phase.speedup
+        for phase, next_one in zip(phases, later, strict=True)
+    ]
     return Advice(
         target,
         updates,
         seen,
         tuple(phases),
-        whole_run(phases, [phase.speedup for phase in phases]),
+        whole_run(phases, of_auto),
         settings,
         tuple(record for record in records if record["kind"] == "trial"),
         tuple(notes),

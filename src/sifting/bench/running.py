@@ -31,7 +31,7 @@ from sifting.bench.tasks.common import find_data
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.live import tell
 from sifting.compare.workload import FunctionWorkload, RecipeWorkload
-from sifting.measure.stopwatch import Clock
+from sifting.measure.stopwatch import Clock, timed_by
 from sifting.rng import seed_all
 from sifting.training.arms import ARMS
 from sifting.training.config import RunConfig
@@ -209,7 +209,8 @@ class TaskRun:
         config = replace(config, seed=protocol.TUNING_SEED)
         seed_all(config.seed)
         problem = self.workload.problem(config)
-        found = advise(problem, updates=self.length, config=config, target=self.name)
+        with timed_by(self.bench.clock):  # as what it is held against is
+            found = advise(problem, updates=self.length, config=config, target=self.name)
         tell(console, f"{self.name}: {sentence(found)}")
         try:
             said = {**found.to_dict(), "sentence": sentence(found)}
