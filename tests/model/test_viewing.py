@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sifting.model.call import Call
+from sifting.model.parts import Part
 from sifting.model.viewing import View, check_seen
 from tests.helpers.models import token_batch
 
@@ -108,6 +109,19 @@ def test_a_view_without_most_labels_is_refused() -> None:
     with pytest.raises(ValueError, match="view=5 shows no label of"):
         check_seen(View(5), Call(), batch, View(5)(Call(), batch))
     check_seen(View(9), Call(), batch, View(9)(Call(), batch))
+
+
+def test_a_view_of_a_label_that_is_told_by_no_position_in_it_is_refused() -> None:
+    batch, part = token_batch(length=10), Part("logits", "labels", "classes", shift=1)
+    batch["labels"] = batch["input_ids"].clone()
+    check_seen(View(2), Call(), batch, View(2)(Call(), batch), parts=[part])
+    with pytest.raises(ValueError, match="view=1 shows no label of 6 of 6 samples"):
+        check_seen(View(1), Call(), batch, View(1)(Call(), batch), parts=[part])
+    answers = {**batch, "labels": batch["labels"].clone()}
+    answers["labels"][:, 1:5] = -100
+    answers["labels"][:, 6:] = -100
+    with pytest.raises(ValueError, match=r"view=\(5, 9\) shows no label of 6 of 6 samples"):
+        check_seen(View((5, 9)), Call(), answers, View((5, 9))(Call(), answers), parts=[part])
 
 
 def test_a_function_must_keep_the_number_of_samples() -> None:

@@ -112,10 +112,11 @@ class Economy:
         """The batch as it is scored, perhaps with what it was before it went to a device (`View`)."""
         return batch if self.view is None else self.view(call, batch, host=host)
 
-    def check(self, call: Call, batch: Any) -> None:
+    def check(self, plan: Plan, batch: Any) -> None:
         """Raise where what is looked at of a batch is too little to tell samples apart."""
         if self.view is not None:
-            check_seen(self.view, call, batch, self.viewed(call, batch))
+            seen = self.viewed(plan.call, batch)
+            check_seen(self.view, plan.call, batch, seen, parts=plan.parts)
 
     @contextmanager
     def naming(self) -> Iterator[None]:

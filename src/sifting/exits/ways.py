@@ -73,7 +73,7 @@ class Way:
         Raises:
             ValueError: where it cannot.
         """
-        self.economy.check(plan.call, probe)
+        self.economy.check(plan, probe)
         seen = self.economy.viewed(plan.call, probe)
         with self.economy.naming():
             self.exit.prepare(self.economy.planned(plan, score), model, seen)

@@ -5,7 +5,7 @@ Shapes: B samples, T positions, C channels, X height, Y width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from sifting.data.tree import describe, is_leaf, leaves, rebuild
 from sifting.model.call import Call, mask_of
 from sifting.model.features import coarser
+from sifting.model.parts import Part
 
 Viewer = Callable[[Any], Any]
 ViewSize = int | tuple[int, int] | Viewer
@@ -154,21 +155,33 @@ _WAYS = (
 )
 
 
-def check_seen(view: View, call: Call, batch: Any, seen: Any) -> None:
-    """Raise where a view hides the labels of most samples, which would all score alike."""
+def check_seen(
+    view: View, call: Call, batch: Any, seen: Any, *, parts: Sequence[Part] = ()
+) -> None:
+    """Raise where a view hides the labels of most samples, which would all score alike.
+
+    Args:
+        parts: what is predicted. Where a label is predicted from the position before it, the first
+            that is seen does not count.
+    """
+    known = {part.labels: part for part in parts}
     whole = call.labels_of(batch)
     for name, value in call.labels_of(seen).items():
         before = whole.get(name)
         if before is None or value.ndim < 2 or value.is_floating_point():
             continue
-        had_B = (before.flatten(1) >= 0).any(dim=1)
-        has_B = (value.flatten(1) >= 0).any(dim=1)
+        had_B, has_B = (_labelled(known.get(name), labels) for labels in (before, value))
         if int(has_B.sum()) * 2 < int(had_B.sum()):
             raise ValueError(
                 f"view={view!r} shows no label of {int((had_B & ~has_B).sum())} of {int(had_B.sum())} samples "
                 f"({name}), which would all score 0: show more of them, or pass view=lambda batch: … that "
                 "returns the part with labels"
             )
+
+
+def _labelled(part: Part | None, labels: Tensor) -> Tensor:
+    """Which samples have a label at some position."""
+    return (labels.flatten(1) >= 0 if part is None else part.labelled(labels)).any(dim=1)
 
 
 def _changed(batch: Any, change: Callable[[Any], Any]) -> Any:
