@@ -92,6 +92,9 @@ class Exit(ABC):
         in each `learn`, or none.
         """
 
+    def see_whole(self, plan: Plan, model: nn.Module, batch: Any, score: Score) -> None:  # noqa: B027
+        """See candidates whole, where not `settled`: just before they are scored by as much as is looked at."""
+
     def may_leave_out(self, generator: torch.Generator, free: bool) -> None:  # noqa: B027
         """Take note whether it may find out by itself how much of a candidate is enough.
 
