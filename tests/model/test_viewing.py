@@ -130,3 +130,31 @@ def test_a_function_must_keep_the_number_of_samples() -> None:
     assert seen[0].shape == (4, 3)
     with pytest.raises(ValueError, match=r"view= made 2 samples .* of 4"):
         View(lambda b: (b[0][:2], b[1][:2]))(Call(), batch)
+
+
+def test_a_function_leaves_the_batch_that_is_trained_alone() -> None:
+    batch = token_batch(length=10)
+
+    def shorter(given: Any) -> Any:
+        for name in given:
+            given[name] = given[name][:, :4]
+        return given
+
+    assert View(shorter)(Call(), batch)["labels"].shape == (6, 4)
+    assert {value.shape for value in batch.values()} == {(6, 10)}
+    assert View(lambda given: given)(Call(), batch) is batch
+
+    def blanked(given: Any) -> Any:
+        given["input_ids"][:, 4:] = 0
+        return given
+
+    with pytest.raises(ValueError, match="view=blanked wrote into tensors of the batch"):
+        View(blanked)(Call(), batch)
+
+
+def test_a_function_must_return_a_batch_with_its_labels() -> None:
+    pair = (torch.zeros(4, 12), torch.zeros(4).long())
+    with pytest.raises(ValueError, match="view=<lambda> returned None"):
+        View(lambda b: None)(Call(), pair)
+    with pytest.raises(ValueError, match=r"view=<lambda> returned .*without the batch's labels"):
+        View(lambda b: (b[0][:, :3],))(Call(), pair)

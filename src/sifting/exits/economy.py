@@ -20,6 +20,7 @@ from sifting.log import say
 from sifting.measure.quality import rank_correlation
 from sifting.measure.stopwatch import now
 from sifting.model.call import Call
+from sifting.model.failed_call import FAILURES, model_error
 from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.model.sampling import (
@@ -123,11 +124,12 @@ class Economy:
         """While open, a model that does not run on what is looked at is said to be so."""
         try:
             yield
-        except RuntimeError as error:
-            if self.view is None:
+        except FAILURES as error:
+            theirs = error if isinstance(error, RuntimeError) else model_error(error)
+            if self.view is None or theirs is None or isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ValueError(
-                f"view={self.view!r}: the model does not run on samples of that size ({error}): choose another "
+                f"view={self.view!r}: the model does not run on samples of that size ({theirs}): choose another "
                 "size, an earlier exit, or leave view= out"
             ) from error
 

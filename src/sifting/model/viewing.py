@@ -73,14 +73,29 @@ class View:
 
     def _by_user(self, call: Call, batch: Any) -> Any:
         assert callable(self.size)
-        seen, size = self.size(batch), call.samples.size(batch)
-        if seen is batch:
+        # in containers of its own, since a function may put shorter members into what it is given
+        given, size = _changed(batch, lambda leaf: leaf), call.samples.size(batch)
+        before = _versions(batch)
+        seen = self.size(given)
+        if _versions(batch) != before:
+            raise ValueError(
+                f"view={self!r} wrote into tensors of the batch, which are trained: let it change a clone"
+            )
+        if seen is given and list(map(id, leaves(seen))) == list(map(id, leaves(batch))):
             return batch
+        if seen is None:
+            raise ValueError(f"view={self!r} returned None: return the batch as it is to be scored")
         found = call.samples.size(seen)
         if found != size:
             raise ValueError(
                 f"view= made {found} samples ({describe(seen)}) of {size}: return as many as it is given, each "
                 "of them smaller"
+            )
+        missing = set(call.labels_of(batch)) - set(call.labels_of(seen))
+        if missing:
+            raise ValueError(
+                f"view={self!r} returned {describe(seen)}, without the batch's {', '.join(sorted(missing))}: "
+                "return the labels too"
             )
         return seen
 
@@ -189,6 +204,14 @@ def _changed(batch: Any, change: Callable[[Any], Any]) -> Any:
     if is_leaf(batch):
         return change(batch)
     return rebuild(batch, lambda member, _: _changed(member, change))
+
+
+def _versions(batch: Any) -> list[int | None]:
+    """How often the tensors of a batch were written to; None for what does not tell."""
+    return [
+        leaf._version if isinstance(leaf, Tensor) and not leaf.is_inference() else None
+        for leaf in leaves(batch)
+    ]
 
 
 def _is_image(leaf: Any) -> bool:
