@@ -70,6 +70,7 @@ class Exit(ABC):
     )
     exact = False  # whether it scores by the whole model
     settled = True  # whether it is decided where it scores; not while it compares places
+    whole = True  # whether it looks at all of a candidate by itself, as it is trained
     block: tuple[Stack, int] | None = None  # the stack and the number of its block, where it is one
     # gives, by ID, what score="reducible" takes off, to an exit that scores by IDs
     reference: Callable[[Sequence[Any]], Tensor] | None = None

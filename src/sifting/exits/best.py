@@ -95,7 +95,16 @@ class BestExit(Exit):
     @property
     def place(self) -> str | None:
         way = self.used if self.settled else None
-        return None if way is None else getattr(way.exit, "place", None)
+        return (
+            None
+            if way is None or way.economy.rows is not None
+            else getattr(way.exit, "place", None)
+        )
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        way = self.used if self.settled else None
+        return way is not None and way.economy.whole
 
     def suits(self, setting: Setting) -> None:
         self._score = setting.score

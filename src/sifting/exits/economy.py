@@ -83,6 +83,11 @@ class Economy:
         found = {"rows": self.rows, "view": self.view, "precision": self.precision}
         return {name: value for name, value in found.items() if value is not None}
 
+    @property
+    def whole(self) -> bool:
+        """Whether all of a sample is looked at, in the precision of the training."""
+        return self.rows is None and self.view is None and not self.low
+
     def settings(self) -> dict[str, Any]:
         """The same in plain values, what was not asked for too: for logs, and for ranks to compare."""
         view = None if self.view is None else repr(self.view)
