@@ -67,13 +67,14 @@ def test_the_report_names_what_it_is_of(capsys):
     ("arguments", "message"),
     [
         (["--exit", "first"], "--exit first: give a block number, or 'last'"),
-        (["--exit", "13"], "exit=13 is not a block of a model with 12"),
+        (["--exit", "13"], "exit=13 is not a block of a model with 12: choose 1 to 12, or 'last'"),
         (["--batch", "1", "--keep", "0.6"], "batch=1 is not keep=0.6"),
         (["nowhere.json"], "nowhere.json"),
         (["--tflops", "0"], "tflops=0.0: give a speed above 0"),
         (["--devices", "0"], "devices=0"),
         (["--frozen", "13"], "frozen=13: the model has 12 blocks"),
         (["--reuse", "--exit", "2", "--frozen", "1"], "after block 2 can be used again only"),
+        (["--reuse", "--exit", "last"], "nothing is trained, and frozen=0"),
         (
             ["--reuse", "--frozen", "4", "--rows", "labelled"],
             "reuse does not go with rows=labelled",

@@ -24,7 +24,8 @@ def test_update_flops_of_bert_are_what_torch_counts():
     assert update_flops(BERT, 6) == pytest.approx(found, rel=0.01)
 
 
-def test_frozen_blocks_have_no_backward_and_reused_ones_no_forward():
+@pytest.mark.parametrize("exit", [2, "last"])
+def test_frozen_blocks_have_no_backward_and_reused_ones_no_forward(exit):
     model, batch = bert(BERT, dropout=0.0).train(), bert_batch(BERT, 8)
     model.bert.embeddings.requires_grad_(False)
     for block in model.bert.encoder.layer[:2]:
@@ -33,7 +34,9 @@ def test_frozen_blocks_have_no_backward_and_reused_ones_no_forward():
     model.cls.predictions.decoder.weight = torch.nn.Parameter(
         model.cls.predictions.decoder.weight.detach().clone()
     )
-    sifter = Sifter(model, exit=2, score="loss", keep=0.5, reuse=True, audit_every=0, draws="batch")
+    sifter = Sifter(
+        model, exit=exit, score="loss", keep=0.5, reuse=True, audit_every=0, draws="batch"
+    )
     plain = update_flops(BERT, 4, frozen=2)
     shorter = update_flops(BERT, 4, frozen=2, reused=2)
     found = []

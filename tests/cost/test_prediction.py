@@ -48,3 +48,11 @@ def test_entropy_holds_more_logits_at_once():
     loss, entropy = (predict(BERT_BASE, batch=1, entropy=entropy) for entropy in (False, True))
     assert entropy.scoring_bytes > loss.scoring_bytes
     assert entropy.scoring_flops == loss.scoring_flops
+
+
+def test_the_whole_model_hands_on_the_states_after_all_that_is_frozen():
+    found = predict(BERT_BASE, exit=None, batch=8, frozen=3, reuse=True)
+    spared = cost.update_flops(BERT_BASE, 8) - cost.update_flops(BERT_BASE, 8, frozen=3, reused=3)
+    backward = cost.update_flops(BERT_BASE, 8) - cost.update_flops(BERT_BASE, 8, frozen=3)
+    assert found.reused_flops == pytest.approx(spared - backward)
+    assert found.added == pytest.approx(found.ratio - found.reused_flops / found.update_flops)

@@ -198,6 +198,27 @@ def test_what_the_user_asks_for_is_not_varied(clock: Clock) -> None:
     assert {way.name for way in sifter.costs()} == {"exit 1", "tuned"}
 
 
+@pytest.mark.parametrize("less", [{"view": 8}, {"rows": 1}, {"precision": "bf16"}])
+@pytest.mark.parametrize("score", ["loss", "entropy"])
+def test_ways_that_see_a_part_are_held_against_losses_of_the_whole(
+    clock: Clock, less: dict[str, Any], score: Any
+) -> None:
+    torch.manual_seed(0)
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL)).eval()
+    sifter = Sifter(model, keep=0.5, exit="auto", score=score, score_batch_size=6, **less)
+    batch = token_batch(size=16, length=32)
+    exact_B, chosen_by_B = (
+        Sifter(model, keep=0.5, exit="last", score=name).score(batch) for name in ("loss", score)
+    )
+    torch.testing.assert_close(sifter.select(batch).scores, chosen_by_B)
+    exit = sifter.exit
+    assert isinstance(exit, BestExit)
+    by_name = {way.name: way.measured[0][2] for way in exit.ways}
+    early_B = Sifter(model, keep=0.5, exit=1, score=score, seed=0, **less).select(batch).scores
+    top_K = early_B.argsort(descending=True, stable=True)[:8]
+    assert by_name["exit 1"] == pytest.approx(float(exact_B[top_K].sum() / exact_B.sum()))
+
+
 def test_images_are_tried_smaller_and_at_earlier_modules(clock: Clock) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(

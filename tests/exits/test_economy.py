@@ -181,6 +181,27 @@ class TestView:
         with pytest.raises(ValueError, match="view=8: the model does not run on samples of that"):
             next(iter(sifter(DataLoader(data, batch_size=4))))
 
+    @pytest.mark.parametrize("kind", [AssertionError, ValueError, IndexError])
+    def test_whatever_a_model_says_of_it_is_named(self, kind: type[Exception]) -> None:
+        class Fixed(nn.Sequential):
+            def forward(self, images: Tensor) -> Tensor:
+                if images.shape[-1] != 16:
+                    raise kind("images of 16 pixels, please")
+                return super().forward(images)  # type: ignore[no-any-return]
+
+        model = Fixed(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(1024, 4))
+        batch = (torch.randn(8, 3, 16, 16), torch.randint(0, 4, (8,)))
+        with pytest.raises(ValueError, match=r"view=8: the model does not run .*16 pixels, please"):
+            Sifter(model, exit="last", keep=0.5, view=8).select(batch)
+        sifter = Sifter(model, exit="auto", keep=0.5)
+        sifter.select(batch)
+        refused = sifter.exit.refused["tuned, view=8"]  # type: ignore[attr-defined]
+        assert "does not run on samples of that size (images of 16 pixels, please)" in refused
+
+    def test_a_device_that_is_full_is_not_blamed_on_it(self) -> None:
+        with pytest.raises(torch.OutOfMemoryError), Economy(view=8).naming():
+            raise torch.OutOfMemoryError("full")
+
 
 class TestPrecision:
     def test_bf16_is_of_scoring_alone(self, bert: nn.Module, batch: dict[str, Tensor]) -> None:

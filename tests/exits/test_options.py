@@ -33,6 +33,7 @@ def test_where_nothing_is_scored_there_is_nothing_to_do(net: Net) -> None:
         ({"ahead": 2}, "ahead=2: choose 1"),
         ({"ahead": True}, "ahead=True: choose 1"),
         ({"ahead": 1, "keep": "auto"}, "ahead=1 and keep='auto'"),
+        ({"ahead": 1, "exit": "auto", "keep": 0.5}, "ahead=1: exit='auto', which compares ways"),
         ({"ahead": 1, "exit": MemoryExit()}, "ahead=1: .* runs nothing to score"),
         ({"reuse": True, "ahead": 1}, "reuse=True does not go with ahead=1"),
         ({"reuse": True, "scope": "global"}, "reuse=True does not go with scope='global'"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import pytest
 import torch
+import transformers as hf
 from torch import nn
 
 from sifting import Sifter, SiftingWarning
+from sifting.exits.best import BestExit
+from sifting.exits.economy import Economy
 from sifting.exits.reuse import compiled
 from tests.helpers.models import Net, candidates
 
@@ -55,6 +59,49 @@ def test_where_it_cannot_be_it_says_so_once_and_training_is_as_without() -> None
 def test_an_exit_that_is_no_block_has_nothing_to_hand_on() -> None:
     with pytest.warns(SiftingWarning, match="is not at one module of the model"):
         assert ran(frozen(), exit="input") == [1, 1, 1]
+
+
+def _gpt() -> nn.Module:
+    torch.manual_seed(0)
+    none = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
+    config = hf.GPT2Config(vocab_size=60, n_embd=32, n_layer=3, n_head=2, n_positions=32, **none)
+    model = hf.GPT2LMHeadModel(config)
+    for part in (model.transformer.wte, model.transformer.wpe, *model.transformer.h[:2]):
+        part.requires_grad_(False)
+    return model  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("name", ["tuned", "tuned, rows=6", "tuned, view=12", "exit 1"])
+def test_what_a_way_saw_only_a_part_of_is_not_trained_on(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """exit="auto" leaves out parts of candidates by itself."""
+    monkeypatch.setattr("sifting.exits.best.FIRST", 2)
+    monkeypatch.setattr(Economy, "measure", lambda self, *_, **__: setattr(self, "low", False))
+
+    def decide(self: BestExit) -> None:
+        self.used = next(way for way in self.ways if way.name == name)
+
+    monkeypatch.setattr(BestExit, "_decide", decide)
+    ids = torch.randint(0, 60, (5, 16, 24), generator=torch.Generator().manual_seed(0))
+    model = _gpt()
+    sifter = Sifter(model, exit="auto", keep=0.5, score="loss", reuse=True, audit_every=0)
+    plain, calls = copy.deepcopy(model), [0]
+    model.transformer.h[0].register_forward_hook(  # type: ignore[union-attr, index, operator]
+        lambda *_: calls.__setitem__(0, calls[0] + (not sifter.scoring))
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for batch in sifter([{"input_ids": row, "labels": row} for row in ids]):
+            torch.testing.assert_close(model(**batch).loss, plain(**batch).loss)
+    said = [str(w.message) for w in caught if "reuse=True" in str(w.message)]
+    if "," in name:
+        assert calls == [5]
+        assert len(said) == 1
+        assert f"BestExit({name}) looks at less of candidates than is trained" in said[0]
+    else:
+        assert calls == [2], "of the look alone"
+        assert not said
 
 
 def test_outside_a_loop_and_with_a_budget_it_says_so() -> None:

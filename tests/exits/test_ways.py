@@ -88,3 +88,17 @@ def test_ways_at_one_place_are_the_same(net: Net) -> None:
     assert one.same(two)
     assert not one.same(other)
     assert not Way("d", BlockExit(1)).same(one)
+
+
+def test_sequences_of_which_a_way_shows_nothing_are_scored_whole() -> None:
+    """Nobody has asked for its view, so nobody could mend it."""
+    torch.manual_seed(0)
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL)).eval()
+    batch = token_batch(6, 24)
+    plan, exit = plan_of(model, batch), BlockExit(1)
+    exit.bind(model, None)
+    batch["attention_mask"][2, :15] = 0  # padded on the left
+    way, whole = Way("exit 1, view=12", exit, Economy(view=12)), Way("exit 1", exit)
+    with torch.no_grad():
+        found, expected = (w.score(plan, model, batch, "loss", learn=False) for w in (way, whole))
+    assert torch.equal(found, expected)

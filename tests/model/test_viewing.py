@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from sifting.model.call import Call
+from sifting.model.parts import Part
 from sifting.model.viewing import View, check_seen
 from tests.helpers.models import token_batch
 
@@ -110,9 +111,50 @@ def test_a_view_without_most_labels_is_refused() -> None:
     check_seen(View(9), Call(), batch, View(9)(Call(), batch))
 
 
+def test_a_view_of_a_label_that_is_told_by_no_position_in_it_is_refused() -> None:
+    batch, part = token_batch(length=10), Part("logits", "labels", "classes", shift=1)
+    batch["labels"] = batch["input_ids"].clone()
+    check_seen(View(2), Call(), batch, View(2)(Call(), batch), parts=[part])
+    with pytest.raises(ValueError, match="view=1 shows no label of 6 of 6 samples"):
+        check_seen(View(1), Call(), batch, View(1)(Call(), batch), parts=[part])
+    answers = {**batch, "labels": batch["labels"].clone()}
+    answers["labels"][:, 1:5] = -100
+    answers["labels"][:, 6:] = -100
+    with pytest.raises(ValueError, match=r"view=\(5, 9\) shows no label of 6 of 6 samples"):
+        check_seen(View((5, 9)), Call(), answers, View((5, 9))(Call(), answers), parts=[part])
+
+
 def test_a_function_must_keep_the_number_of_samples() -> None:
     batch = (torch.zeros(4, 12), torch.zeros(4).long())
     seen = View(lambda b: (b[0][:, :3], b[1]))(Call(), batch)
     assert seen[0].shape == (4, 3)
     with pytest.raises(ValueError, match=r"view= made 2 samples .* of 4"):
         View(lambda b: (b[0][:2], b[1][:2]))(Call(), batch)
+
+
+def test_a_function_leaves_the_batch_that_is_trained_alone() -> None:
+    batch = token_batch(length=10)
+
+    def shorter(given: Any) -> Any:
+        for name in given:
+            given[name] = given[name][:, :4]
+        return given
+
+    assert View(shorter)(Call(), batch)["labels"].shape == (6, 4)
+    assert {value.shape for value in batch.values()} == {(6, 10)}
+    assert View(lambda given: given)(Call(), batch) is batch
+
+    def blanked(given: Any) -> Any:
+        given["input_ids"][:, 4:] = 0
+        return given
+
+    with pytest.raises(ValueError, match="view=blanked wrote into tensors of the batch"):
+        View(blanked)(Call(), batch)
+
+
+def test_a_function_must_return_a_batch_with_its_labels() -> None:
+    pair = (torch.zeros(4, 12), torch.zeros(4).long())
+    with pytest.raises(ValueError, match="view=<lambda> returned None"):
+        View(lambda b: None)(Call(), pair)
+    with pytest.raises(ValueError, match=r"view=<lambda> returned .*without the batch's labels"):
+        View(lambda b: (b[0][:, :3],))(Call(), pair)

@@ -144,6 +144,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             shape = _shape_in(path, args.length)
         if args.exit != "last" and not args.exit.isdigit():
             raise ValueError(f"--exit {args.exit}: give a block number, or 'last'")
+        if args.exit != "last" and not 1 <= int(args.exit) <= shape.layers:
+            raise ValueError(
+                f"exit={args.exit} is not a block of a model with {shape.layers}: choose 1 to "
+                f"{shape.layers}, or 'last'"
+            )
         if args.rows not in (None, "labelled") and not args.rows.isdigit():
             raise ValueError(f"--rows {args.rows}: give a number of positions, or 'labelled'")
         found = predict(

@@ -157,7 +157,7 @@ def update_flops(shape: Shape, sequences: int, *, frozen: int = 0, reused: int =
         )
     whole = forward_flops(shape)
     block = whole.blocks / shape.layers
-    forward = whole.total - (whole.embedding + reused * block if reused else 0)
+    forward = whole.total - reused * block  # embeddings run all the same
     backward = (UPDATE - 1) * (whole.total - (whole.embedding + frozen * block if frozen else 0))
     return sequences * (forward + backward)
 

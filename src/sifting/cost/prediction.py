@@ -93,7 +93,8 @@ def predict(
             nothing else of the exit's block.
         view: positions of each that are looked at.
         frozen: first blocks in which nothing is trained, nor in the embedding.
-        reuse: whether the kept take their states after the exit from scoring; needs those blocks frozen.
+        reuse: whether the kept take their states after the exit from scoring, which needs those blocks
+            frozen; where the whole model scores, those after the frozen blocks.
         ahead: 1 where the next candidates are scored beside the step.
         idle: with `ahead`, what could be computed beside an update without slowing it, over the update's own
             computing: 0 on a device that is busy to its limit, 1 where another as fast does nothing.
@@ -122,7 +123,12 @@ def predict(
     blocks = shape.layers if exit is None else exit
     scoring = scoring_flops(shape, candidates, exit=exit, **less)
     update = update_flops(shape, batch, frozen=frozen)
-    reused = blocks if reuse else 0
+    if reuse and not frozen:
+        raise ValueError(
+            "states can be used again only after blocks in which nothing is trained, and frozen=0"
+        )
+    # the whole model is left where training begins, an exit where it scores
+    reused = (frozen if exit is None else blocks) if reuse else 0
     spared = update - update_flops(shape, batch, frozen=frozen, reused=reused)
     ratio = scoring / update
     added = max(0.0, ratio - idle) if ahead else ratio - spared / update

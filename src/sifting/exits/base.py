@@ -70,6 +70,7 @@ class Exit(ABC):
     )
     exact = False  # whether it scores by the whole model
     settled = True  # whether it is decided where it scores; not while it compares places
+    whole = True  # whether it looks at all of a candidate by itself, as it is trained
     block: tuple[Stack, int] | None = None  # the stack and the number of its block, where it is one
     # gives, by ID, what score="reducible" takes off, to an exit that scores by IDs
     reference: Callable[[Sequence[Any]], Tensor] | None = None
@@ -91,6 +92,9 @@ class Exit(ABC):
         `ranks.average(grads, weight)` gives the mean of all ranks' gradients: all of them call it
         in each `learn`, or none.
         """
+
+    def see_whole(self, plan: Plan, model: nn.Module, batch: Any, score: Score) -> None:  # noqa: B027
+        """See candidates whole, where not `settled`: just before they are scored by as much as is looked at."""
 
     def may_leave_out(self, generator: torch.Generator, free: bool) -> None:  # noqa: B027
         """Take note whether it may find out by itself how much of a candidate is enough.

@@ -71,6 +71,7 @@ class BestExit(Exit):
         self._steps: list[float] = []  # seconds of the user's own, within a look
         self._begun: float | None = None
         self._pending: dict[str, list[Tensor]] = {}  # scores of one batch, piece by piece
+        self._whole: tuple[Tensor, Tensor] | None = None  # exact losses and scores of that piece
         self._spent: dict[str, float] = {}
         self._loaded: Mapping[str, Any] = {}  # states of ways that are yet to be made
         self._was_used = ""  # the name of the one among them
@@ -94,7 +95,16 @@ class BestExit(Exit):
     @property
     def place(self) -> str | None:
         way = self.used if self.settled else None
-        return None if way is None else getattr(way.exit, "place", None)
+        return (
+            None
+            if way is None or way.economy.rows is not None
+            else getattr(way.exit, "place", None)
+        )
+
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        way = self.used if self.settled else None
+        return way is not None and way.economy.whole
 
     def suits(self, setting: Setting) -> None:
         self._score = setting.score
@@ -149,9 +159,14 @@ class BestExit(Exit):
         """Whether the candidates that come next are scored in every way."""
         return self._selections < self._look_ends
 
+    def see_whole(self, plan: Plan, model: nn.Module, batch: Any, score: Score) -> None:
+        """Take the exact losses of samples of which the user shows the ways only a part (`view=`)."""
+        self._whole = None
+        if self.looking and _labelled(plan):
+            self._whole = self._exactly(plan, model, batch, score)
+
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
-        labelled = all(part.labels is not None for part in plan.parts)
-        if learn and self.looking and labelled:
+        if learn and self.looking and _labelled(plan):
             return self._compare(plan, model, batch, score)
         way = self.used or self.ways[0]
         return way.score(plan, model, batch, score, learn=learn)
@@ -159,7 +174,8 @@ class BestExit(Exit):
     def _compare(self, plan: Plan, model: nn.Module, batch: Any, score: Score) -> Tensor:
         """Scores by every way, noted; gives those of the whole model."""
         self._device = device = next((p.device for p in model.parameters()), torch.device("cpu"))
-        exact_B = self._exact.examine(plan, model, batch).exact
+        whole, self._whole = self._whole, None
+        exact_B, chosen_by_B = whole or self._exactly(plan, model, batch, score)
         self._pending.setdefault("", []).append(exact_B.float())
         for way in self.ways:
             if way.economy.low is None:
@@ -171,9 +187,16 @@ class BestExit(Exit):
             with self._charging(way, device):
                 found_B = way.score(plan, model, batch, score, learn=True)
             self._pending.setdefault(way.name, []).append(found_B.float())
+        return chosen_by_B
+
+    def _exactly(
+        self, plan: Plan, model: nn.Module, batch: Any, score: Score
+    ) -> tuple[Tensor, Tensor]:
+        """Losses by the whole model, and its scores."""
+        exact_B = self._exact.examine(plan, model, batch).exact
         if score == "loss":
-            return exact_B
-        return self._exact.score(plan, model, batch, score, False)
+            return exact_B, exact_B
+        return exact_B, self._exact.score(plan, model, batch, score, False)
 
     @contextmanager
     def _charging(self, way: Way, device: torch.device) -> Iterator[None]:
@@ -298,6 +321,10 @@ class BestExit(Exit):
                 way.load_state_dict(self._loaded[way.name])
         self.used = next((way for way in self.ways if way.name == self._was_used), None)
         self._loaded = {}
+
+
+def _labelled(plan: Plan) -> bool:
+    return all(part.labels is not None for part in plan.parts)
 
 
 def _wait(device: torch.device) -> None:

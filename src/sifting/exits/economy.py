@@ -20,6 +20,7 @@ from sifting.log import say
 from sifting.measure.quality import rank_correlation
 from sifting.measure.stopwatch import now
 from sifting.model.call import Call
+from sifting.model.failed_call import FAILURES, model_error
 from sifting.model.parts import Score
 from sifting.model.plan import Plan
 from sifting.model.sampling import (
@@ -82,6 +83,11 @@ class Economy:
         found = {"rows": self.rows, "view": self.view, "precision": self.precision}
         return {name: value for name, value in found.items() if value is not None}
 
+    @property
+    def whole(self) -> bool:
+        """Whether all of a sample is looked at, in the precision of the training."""
+        return self.rows is None and self.view is None and not self.low
+
     def settings(self) -> dict[str, Any]:
         """The same in plain values, what was not asked for too: for logs, and for ranks to compare."""
         view = None if self.view is None else repr(self.view)
@@ -112,21 +118,23 @@ class Economy:
         """The batch as it is scored, perhaps with what it was before it went to a device (`View`)."""
         return batch if self.view is None else self.view(call, batch, host=host)
 
-    def check(self, call: Call, batch: Any) -> None:
+    def check(self, plan: Plan, batch: Any) -> None:
         """Raise where what is looked at of a batch is too little to tell samples apart."""
         if self.view is not None:
-            check_seen(self.view, call, batch, self.viewed(call, batch))
+            seen = self.viewed(plan.call, batch)
+            check_seen(self.view, plan.call, batch, seen, parts=plan.parts)
 
     @contextmanager
     def naming(self) -> Iterator[None]:
         """While open, a model that does not run on what is looked at is said to be so."""
         try:
             yield
-        except RuntimeError as error:
-            if self.view is None:
+        except FAILURES as error:
+            theirs = error if isinstance(error, RuntimeError) else model_error(error)
+            if self.view is None or theirs is None or isinstance(error, torch.OutOfMemoryError):
                 raise
             raise ValueError(
-                f"view={self.view!r}: the model does not run on samples of that size ({error}): choose another "
+                f"view={self.view!r}: the model does not run on samples of that size ({theirs}): choose another "
                 "size, an earlier exit, or leave view= out"
             ) from error
 

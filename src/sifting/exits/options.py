@@ -31,8 +31,9 @@ def make_beside(scorer: Scorer, ahead: Any, *, auto: bool) -> Beside | None:
             f"ahead=1: {exit!r} runs nothing to score, so that there is nothing to do ahead: leave it out"
         )
     if not exit.pipelined:
+        said = repr(exit) if exit.settled else "exit='auto', which compares ways of scoring,"
         raise ValueError(
-            f"ahead=1: {exit!r} cannot score a copy of the model beside your step: choose exit=k, 'last' or "
+            f"ahead=1: {said} cannot score a copy of the model beside your step: choose exit=k, 'last' or "
             "'tuned', or leave out ahead="
         )
     if scorer.reference is not None:

@@ -130,7 +130,7 @@ class Planner:
                 self.score = plan.default_score()
             plan = plan.for_score(self.score, self.model, probe)
             plan = self.economy.planned(plan, self.score)
-            self.economy.check(self.call, batch)
+            self.economy.check(plan, batch)
             with self.economy.naming():
                 self.exit.prepare(plan, self.model, self.economy.viewed(self.call, probe))
         plan.check_batch(batch)

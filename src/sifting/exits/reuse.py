@@ -35,6 +35,7 @@ class Reuse:
         self._places: dict[tuple[bool, ...], tuple[str | None]] = {}  # by what is trained
         self._said = False
         self._last: tuple[Passage, Any] | None = None
+        self._decided = False  # whether it was, when they were scored, by what
         self._before: PrefixStates | None = None  # what was handed out last
         self._unused = 0  # steps in a row whose forward did not begin with it
 
@@ -45,6 +46,7 @@ class Reuse:
         Args:
             batch: the candidates, on the model's device.
         """
+        self._decided = self.scorer.exit.settled
         self._last, prefix = None, self._found(batch)
         if prefix is None:
             yield
@@ -58,7 +60,7 @@ class Reuse:
         place: tuple[Any, ...] = exit.block or (getattr(exit, "place", None),)
         if exit.exact:  # all of the model is run: what of it is not trained?
             place = self._frozen(batch)
-        if place[0] is None:
+        if place[0] is None or not exit.whole:
             return None  # not found yet, or no module: said once it is scored
         if self.prefix is None or self._place != place:
             cut = BlockCut(model, *place) if len(place) == 2 else ModuleCut(model, *place)
@@ -86,7 +88,7 @@ class Reuse:
             assert self._last is not None
             return self._last[1]
         self._last = None
-        if self.scorer.exit.settled:
+        if self._decided:
             self._say(why)
         return batch
 
@@ -127,6 +129,10 @@ class Reuse:
         if self.prefix is None or last is None:
             exit = self.scorer.exit
             no = "nothing of the model comes before what is trained" if exit.exact else None
+            if not exit.whole:
+                no = (
+                    f"{exit!r} looks at less of candidates than is trained, or in another precision"
+                )
             return no or f"{exit!r} is not at one module of the model"
         if compiled(self.scorer.whole):
             return "the model is compiled, and its graph has no place to begin in the middle"

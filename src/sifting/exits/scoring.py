@@ -191,6 +191,8 @@ class Scorer(Planner):
     ) -> Tensor:
         """Scores of some samples by as much of them as is looked at."""
         economy = economy or self.economy
+        if learn and exit is None and not self.exit.settled:
+            self.exit.see_whole(located(plan, host), self.model, batch, score)
         chosen, seen = economy.placed(plan, self.call, batch, host)
         own = nullcontext() if exit is not None else self.graphs.opened(self.exit, plan)
         with economy.lowered(self.device), own:

@@ -20,7 +20,7 @@ from sifting.model.call import Call
 from sifting.model.parts import Score
 from sifting.model.places import Place, candidate_places
 from sifting.model.plan import Plan
-from sifting.model.sampling import LABELLED
+from sifting.model.sampling import LABELLED, located
 from sifting.model.viewing import View
 from sifting.plain import Plain
 
@@ -73,7 +73,7 @@ class Way:
         Raises:
             ValueError: where it cannot.
         """
-        self.economy.check(plan.call, probe)
+        self.economy.check(plan, probe)
         seen = self.economy.viewed(plan.call, probe)
         with self.economy.naming():
             self.exit.prepare(self.economy.planned(plan, score), model, seen)
@@ -84,7 +84,10 @@ class Way:
     ) -> Tensor:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
         with self.economy.drawing(advance=learn), self.economy.lowered(device):
-            chosen, seen = self.economy.placed(plan, plan.call, batch, batch)
+            try:
+                chosen, seen = self.economy.placed(plan, plan.call, batch, batch)
+            except ValueError:  # sequences of which it shows nothing: nobody has asked for less
+                chosen, seen = located(plan, batch), batch
             return self.exit.score(chosen, model, seen, score, learn)
 
     def state_dict(self) -> dict[str, Any]:

@@ -66,10 +66,23 @@ def failed_calls() -> Iterator[None]:
     try:
         yield
     except FAILURES as error:
-        told = [note for note in getattr(error, "__notes__", ()) if note.startswith(_NOTE)]
-        if not told:
+        told = _told(error)
+        if told is None:
             raise
-        raise ValueError(f"{type(error).__name__}: {str(error).rstrip('.')}. {told[0]}") from error
+        raise ValueError(f"{type(error).__name__}: {str(error).rstrip('.')}. {told}") from error
+
+
+def model_error(error: BaseException | None) -> BaseException | None:
+    """What a model itself has raised, where that is what an error comes from; else None."""
+    while error is not None and _told(error) is None:
+        error = error.__cause__
+    return error
+
+
+def _told(error: BaseException) -> str | None:
+    """What was noted on an error of how a model was called."""
+    notes = getattr(error, "__notes__", ())
+    return next((note for note in notes if note.startswith(_NOTE)), None)
 
 
 def _ours(error: Exception) -> bool:

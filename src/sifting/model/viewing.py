@@ -5,7 +5,7 @@ Shapes: B samples, T positions, C channels, X height, Y width.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -13,6 +13,7 @@ from torch import Tensor
 from sifting.data.tree import describe, is_leaf, leaves, rebuild
 from sifting.model.call import Call, mask_of
 from sifting.model.features import coarser
+from sifting.model.parts import Part
 
 Viewer = Callable[[Any], Any]
 ViewSize = int | tuple[int, int] | Viewer
@@ -72,14 +73,29 @@ class View:
 
     def _by_user(self, call: Call, batch: Any) -> Any:
         assert callable(self.size)
-        seen, size = self.size(batch), call.samples.size(batch)
-        if seen is batch:
+        # in containers of its own, since a function may put shorter members into what it is given
+        given, size = _changed(batch, lambda leaf: leaf), call.samples.size(batch)
+        before = _versions(batch)
+        seen = self.size(given)
+        if _versions(batch) != before:
+            raise ValueError(
+                f"view={self!r} wrote into tensors of the batch, which are trained: let it change a clone"
+            )
+        if seen is given and list(map(id, leaves(seen))) == list(map(id, leaves(batch))):
             return batch
+        if seen is None:
+            raise ValueError(f"view={self!r} returned None: return the batch as it is to be scored")
         found = call.samples.size(seen)
         if found != size:
             raise ValueError(
                 f"view= made {found} samples ({describe(seen)}) of {size}: return as many as it is given, each "
                 "of them smaller"
+            )
+        missing = set(call.labels_of(batch)) - set(call.labels_of(seen))
+        if missing:
+            raise ValueError(
+                f"view={self!r} returned {describe(seen)}, without the batch's {', '.join(sorted(missing))}: "
+                "return the labels too"
             )
         return seen
 
@@ -154,15 +170,22 @@ _WAYS = (
 )
 
 
-def check_seen(view: View, call: Call, batch: Any, seen: Any) -> None:
-    """Raise where a view hides the labels of most samples, which would all score alike."""
+def check_seen(
+    view: View, call: Call, batch: Any, seen: Any, *, parts: Sequence[Part] = ()
+) -> None:
+    """Raise where a view hides the labels of most samples, which would all score alike.
+
+    Args:
+        parts: what is predicted. Where a label is predicted from the position before it, the first
+            that is seen does not count.
+    """
+    known = {part.labels: part for part in parts}
     whole = call.labels_of(batch)
     for name, value in call.labels_of(seen).items():
         before = whole.get(name)
         if before is None or value.ndim < 2 or value.is_floating_point():
             continue
-        had_B = (before.flatten(1) >= 0).any(dim=1)
-        has_B = (value.flatten(1) >= 0).any(dim=1)
+        had_B, has_B = (_labelled(known.get(name), labels) for labels in (before, value))
         if int(has_B.sum()) * 2 < int(had_B.sum()):
             raise ValueError(
                 f"view={view!r} shows no label of {int((had_B & ~has_B).sum())} of {int(had_B.sum())} samples "
@@ -171,11 +194,24 @@ def check_seen(view: View, call: Call, batch: Any, seen: Any) -> None:
             )
 
 
+def _labelled(part: Part | None, labels: Tensor) -> Tensor:
+    """Which samples have a label at some position."""
+    return (labels.flatten(1) >= 0 if part is None else part.labelled(labels)).any(dim=1)
+
+
 def _changed(batch: Any, change: Callable[[Any], Any]) -> Any:
     """A batch of the same type with its tensors changed."""
     if is_leaf(batch):
         return change(batch)
     return rebuild(batch, lambda member, _: _changed(member, change))
+
+
+def _versions(batch: Any) -> list[int | None]:
+    """How often the tensors of a batch were written to; None for what does not tell."""
+    return [
+        leaf._version if isinstance(leaf, Tensor) and not leaf.is_inference() else None
+        for leaf in leaves(batch)
+    ]
 
 
 def _is_image(leaf: Any) -> bool:
