@@ -17,7 +17,7 @@ from sifting.bench.pages import END, START, write_pages
 from sifting.bench.plots import measured_saving
 from sifting.bench.registry import TASKS, BenchTask
 from sifting.bench.results import keep_results, read_results, result_of
-from sifting.bench.running import Bench, TaskRun, chosen_by, limited, own_task
+from sifting.bench.running import Bench, TaskRun, limited, own_task
 from sifting.compare import calibration
 from sifting.measure import stopwatch
 from sifting.training.locks import locked
@@ -158,11 +158,6 @@ def test_a_page_without_a_place_for_the_table_is_named(ran: Path, tmp_path: Path
     keep_results(ran, tmp_path / "results")
     with pytest.raises(ValueError, match=r"README.md has no place for the table"):
         write_pages(tmp_path / "results", tmp_path)
-
-
-def test_rates_are_chosen_on_the_task_itself_where_nothing_is_held_out() -> None:
-    assert chosen_by("accuracy", {"final": {"accuracy": 0.5}}) == 0.5
-    assert chosen_by("accuracy", None) is None
 
 
 def test_time_that_is_over_stops_as_ctrl_c_does() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -25,6 +26,7 @@ AUTO = "auto"
 WHOLE = "auto-full"  # the autopilot with all of the baseline's updates
 BY_ENTROPY = ("sift-entropy", "tuned-entropy", "default", "input-entropy")
 RATES = (1 / 3, 1.0, 3.0)  # of the preset's learning rate
+FURTHER, MOST_RATES = 3.0, 5  # how far on where the best is the last that was tried; of one arm
 TUNING_SEED = 100  # of the runs by which learning rates are chosen, and of no other
 
 
@@ -64,6 +66,30 @@ def rates_of(rate: float) -> tuple[float, ...]:
     return tuple(float(f"{rate * factor:.2g}") for factor in RATES)
 
 
+def rates_beyond(
+    found_by_arm: Mapping[str, Mapping[float, float]], *, lower_is_better: bool
+) -> dict[float, tuple[str, ...]]:
+    """The learning rates that are still to be tried, and by which arms: a best at the end is no best.
+
+    >>> rates_beyond({"memory": {0.1: 0.7, 0.3: 0.8}}, lower_is_better=False)
+    {0.9: ('memory',)}
+
+    Args:
+        found_by_arm: of each arm, by learning rate; what diverged is NaN, or missing.
+        lower_is_better: of the metric.
+    """
+    arms_by_rate: dict[float, tuple[str, ...]] = {}
+    best = best_rates(found_by_arm, lower_is_better=lower_is_better)
+    for arm, rate in best.items():
+        tried = sorted(found_by_arm[arm])  # also where it diverged: that is an end, too
+        if len(tried) >= MOST_RATES or rate not in (tried[0], tried[-1]):
+            continue
+        further = rate * FURTHER if rate == tried[-1] else rate / FURTHER
+        further = float(f"{further:.2g}")
+        arms_by_rate[further] = (*arms_by_rate.get(further, ()), arm)
+    return arms_by_rate
+
+
 def best_rates(
     found_by_arm: Mapping[str, Mapping[float, float]], *, lower_is_better: bool
 ) -> dict[str, float]:
@@ -73,11 +99,15 @@ def best_rates(
     {'memory': 0.3}
 
     Args:
-        found_by_arm: of each arm, by learning rate; a run that diverged has none.
+        found_by_arm: of each arm, by learning rate; what diverged is NaN, or missing.
         lower_is_better: of the metric.
     """
     pick = min if lower_is_better else max
-    return {arm: pick(found, key=found.__getitem__) for arm, found in found_by_arm.items() if found}
+    known = {
+        arm: {rate: value for rate, value in found.items() if not math.isnan(value)}
+        for arm, found in found_by_arm.items()
+    }
+    return {arm: pick(found, key=found.__getitem__) for arm, found in known.items() if found}
 
 
 def with_baseline(rates: Mapping[str, float], arms: Sequence[str]) -> dict[str, float]:

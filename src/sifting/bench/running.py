@@ -26,6 +26,7 @@ from sifting.advice.observing import advise
 from sifting.advice.wording import sentence
 from sifting.bench import protocol
 from sifting.bench.idle import wait_until_quiet
+from sifting.bench.rates import RateSearch
 from sifting.bench.registry import BenchTask, workload_of
 from sifting.bench.tasks.common import find_data
 from sifting.compare.harness import Comparison, arm_configs, compare
@@ -37,11 +38,10 @@ from sifting.training.arms import ARMS
 from sifting.training.config import RunConfig
 from sifting.training.locks import locked
 from sifting.training.recipe import DataError
-from sifting.training.run_folder import RunError, read_run
+from sifting.training.run_folder import RunError
 
 FORMAT = 1
 NAME, ADVICE = "bench.json", "advice.json"
-HELD_OUT = "held_out_"
 
 
 @dataclass(frozen=True)
@@ -238,30 +238,23 @@ class TaskRun:
         )
 
     def _choose_rates(self, console: Console) -> str | None:
-        """Arms at every learning rate, judged on held-out samples at equal updates."""
-        middle = getattr(self.config, self.task.rate)
-        arms = protocol.tuned_arms(self.arms, self.bench.tune)
-        found_by_arm: dict[str, dict[float, float]] = {arm: {} for arm in arms}
-        lower = False
-        for rate in protocol.rates_of(middle):
-            given = [f"{self.task.rate}={rate}"]
-            plan = self._plan(f"rates/{rate:g}", (protocol.TUNING_SEED,), "updates", arms, given)
-            tell(console, f"{self.name}: {', '.join(arms)} at {self.task.rate} {rate:g}")
-            stopped, _ = compare(plan, console)
-            if stopped is not None:
-                return stopped
-            for path in sorted(plan.out.glob("*/seed-*")):
-                run = read_run(path)
-                lower = bool(run.config.get("lower_is_better", False))
-                value = chosen_by(run.config.get("metric", ""), run.summary)
-                if run.status == "finished" and value is not None:
-                    found_by_arm[run.config["arm"]][rate] = value
-        chosen = protocol.best_rates(found_by_arm, lower_is_better=lower)
-        tried = {
-            arm: {f"{rate:g}": value for rate, value in found.items()}
-            for arm, found in found_by_arm.items()
-        }
-        self._write_note(rates={**self.note.get("rates", {}), **chosen}, tried=tried)
+        """Every arm's learning rate, into the note; the signal that stopped it, if one did."""
+        search = RateSearch(
+            protocol.rates_of(getattr(self.config, self.task.rate)),
+            protocol.tuned_arms(self.arms, self.bench.tune),
+        )
+        while todo := search.left():
+            for rate, arms in todo.items():
+                given = [f"{self.task.rate}={rate}"]
+                seeds = (protocol.TUNING_SEED,)
+                plan = self._plan(f"rates/{rate:g}", seeds, "updates", arms, given)
+                tell(console, f"{self.name}: {', '.join(arms)} at {self.task.rate} {rate:g}")
+                stopped, _ = compare(plan, console)
+                if stopped is not None:
+                    return stopped
+                search.take(rate, arms, plan.out)
+        rates = {**self.note.get("rates", {}), **search.best()}
+        self._write_note(rates=rates, tried=search.tried())
         return None
 
     def _wait(self, console: Console) -> None:
@@ -293,17 +286,6 @@ def check_task(path: Path, content: Mapping[str, Any], name: str, *, key: str = 
             f"{path} is of task {str(said)[:80]!r}, not of {name!r}: put each file, or folder, back under its "
             "own name"
         )
-
-
-def chosen_by(metric: str, summary: Any) -> float | None:
-    """The metric by which learning rates are chosen: on held-out samples, where there are such.
-
-    >>> chosen_by("accuracy", {"final": {"accuracy": 0.5, "held_out_accuracy": 0.6}})
-    0.6
-    """
-    final = (summary or {}).get("final") or {}
-    found = final.get(f"{HELD_OUT}{metric}", final.get(metric))
-    return float(found) if isinstance(found, int | float) else None
 
 
 def own_task(path: str) -> BenchTask:

@@ -28,7 +28,7 @@ WARM = 0.1  # share of the updates in which the learning rate rises
 class TaskConfig(RunConfig):
     """Settings of a run of a task."""
 
-    max_lr: float = 3e-3
+    max_lr: float = 9e-3
     """Peak of the learning rate, which rises for a tenth of the run and falls to zero."""
     weight_decay: float = 1e-2
     """Of AdamW."""

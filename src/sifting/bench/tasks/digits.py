@@ -61,7 +61,7 @@ def problem(config: DigitsConfig, data: Data) -> Problem:
     return make_problem(config, data, nn.Sequential(*first, *blocks, nn.Linear(width, 10)))
 
 
-FULL = DigitsConfig(batch=32, length=600, max_lr=3e-3, evaluations=12, warmup=0.1, audit_every=10)
+FULL = DigitsConfig(batch=32, length=600, max_lr=9e-3, evaluations=12, warmup=0.1, audit_every=10)
 DIGITS: Recipe[DigitsConfig, Data] = Recipe(
     name="digits",
     about="handwritten digits of 8×8 pixels, four hidden layers",

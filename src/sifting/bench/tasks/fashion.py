@@ -227,6 +227,7 @@ BY_HEART = _recipe(
     random_labels=0.05,
     samples=10_000,
     length=6000,
+    max_lr=1e-3,
 )
 TAIL = _recipe(
     "fashion-tail", "Fashion-MNIST, one class 100 times as common as another", tail=100.0

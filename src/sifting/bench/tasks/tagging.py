@@ -158,7 +158,7 @@ def problem(config: TaggingConfig, data: Data) -> Problem:
     return make_problem(config, data, Tagger(config), losses=losses, measure=measure, metric="f1")
 
 
-FULL = TaggingConfig(batch=32, length=1600, samples=20_000, max_lr=3e-3, evaluations=8, warmup=0.1)
+FULL = TaggingConfig(batch=32, length=1600, samples=20_000, max_lr=9e-3, evaluations=8, warmup=0.1)
 TAGGING: Recipe[TaggingConfig, Data] = Recipe(
     name="tagging",
     about="capitals and punctuation of English prose, word by word, a small transformer",
