@@ -37,6 +37,7 @@ RIGHT = (
     "the sign of the prediction is right for {right} of {count} points, and for all points of {tasks} of {all} "
     "tasks"
 )
+WORDS = {3: "three", 4: "four", 5: "five"}
 
 
 def write_pages(results: Path, pages: Path) -> list[Path]:
@@ -153,7 +154,14 @@ def page(name: str, result: Result, note: str | None) -> str:
             else "The baseline's learning rate was"
         )
         serves = "" if len(result["rates"]) > 1 else "; all arms use it"
-        rates = f"{whose} the best of three on held-out samples, by a seed that is not used below{serves}."
+        tuned_at = result.get("tuned_at") or asked["updates"]
+        length = "" if tuned_at == asked["updates"] else f" after {tuned_at:,} updates"
+        tried = sorted({len(found) for found in result["tried"].values()})
+        counts = " to ".join(WORDS.get(n, str(n)) for n in dict.fromkeys((tried[0], tried[-1])))
+        rates = (
+            f"{whose} the best of {counts} on held-out samples{length}, by a seed that is not used "
+            f"below{serves}."
+        )
     parts = [
         f"# {name}",
         f"{result['about'][:1].upper()}{result['about'][1:]}. {alike} {rates}",

@@ -27,6 +27,7 @@ WHOLE = "auto-full"  # the autopilot with all of the baseline's updates
 BY_ENTROPY = ("sift-entropy", "tuned-entropy", "default", "input-entropy")
 RATES = (1 / 3, 1.0, 3.0)  # of the preset's learning rate
 FURTHER, MOST_RATES = 3.0, 5  # how far on where the best is the last that was tried; of one arm
+TUNING_PART = 0.5  # of the updates of the comparison, in which learning rates are tried
 TUNING_SEED = 100  # of the runs by which learning rates are chosen, and of no other
 
 

@@ -99,6 +99,7 @@ def result_of(folder: Path) -> dict[str, Any] | None:
             **{key: note[key] for key in ("task", "about", "command", "asked", "waited")},
             "rates": note.get("rates", {}),
             "tried": note.get("tried", {}),
+            "tuned_at": note.get("tuned_at", note["asked"]["updates"]),
             "versions": environment.get("versions"),
             "machine": {key: environment.get(key) for key in ("processor", "cores")},
             "load": {"median": statistics.median(loads), "largest": max(loads)} if loads else None,

@@ -233,9 +233,13 @@ class TaskRun:
     ) -> Comparison:
         configs = arm_configs(self.workload, self.config, arms, given, control=False)
         budget = f"baseline:{self.length}u" if equal == "time" else f"{self.length}u"
-        return Comparison(
-            self.workload, self.out / folder, configs, seeds, budget, clock=self.bench.clock
-        )
+        return self._comparison(folder, configs, seeds, budget)
+
+    def _comparison(
+        self, folder: str, configs: dict[str, RunConfig], seeds: tuple[int, ...], budget: str
+    ) -> Comparison:
+        out, clock = self.out / folder, self.bench.clock
+        return Comparison(self.workload, out, configs, seeds, budget, clock=clock)
 
     def _choose_rates(self, console: Console) -> str | None:
         """Every arm's learning rate, into the note; the signal that stopped it, if one did."""
@@ -243,18 +247,20 @@ class TaskRun:
             protocol.rates_of(getattr(self.config, self.task.rate)),
             protocol.tuned_arms(self.arms, self.bench.tune),
         )
+        updates = max(1, round(protocol.TUNING_PART * self.length))
         while todo := search.left():
             for rate, arms in todo.items():
-                given = [f"{self.task.rate}={rate}"]
-                seeds = (protocol.TUNING_SEED,)
-                plan = self._plan(f"rates/{rate:g}", seeds, "updates", arms, given)
+                given = [f"{self.task.rate}={rate}", "evaluations=1"]
+                configs = arm_configs(self.workload, self.config, arms, given, control=False)
+                seeds, budget = (protocol.TUNING_SEED,), f"{updates}u"
+                plan = self._comparison(f"rates/{rate:g}", configs, seeds, budget)
                 tell(console, f"{self.name}: {', '.join(arms)} at {self.task.rate} {rate:g}")
                 stopped, _ = compare(plan, console)
                 if stopped is not None:
                     return stopped
                 search.take(rate, arms, plan.out)
         rates = {**self.note.get("rates", {}), **search.best()}
-        self._write_note(rates=rates, tried=search.tried())
+        self._write_note(rates=rates, tried=search.tried(), tuned_at=updates)
         return None
 
     def _wait(self, console: Console) -> None:

@@ -62,18 +62,21 @@ def measured_of(result: Result, arm: str) -> Mapping[str, Any] | None:
 def planned_seconds(result: Result) -> float:
     """How long all runs of a task take by its table of costs, those that choose learning rates too.
 
-    >>> plan = {"baseline": {"seconds": 10.0}, "memory": {"seconds": 8.0}}
-    >>> arms = {"baseline": {"runs": 2}, "memory": {"runs": 2}}
-    >>> planned_seconds({"plan": plan, "arms": arms, "tried": {"memory": {"0.1": 0.9, "0.3": 0.8}}})
-    52.0
+    >>> plan = {"baseline": {"seconds": 10.0, "updates": 9}, "memory": {"seconds": 8.0, "updates": 8}}
+    >>> arms, tried = {"baseline": {"runs": 2}, "memory": {"runs": 2}}, {"memory": {"0.1": 0.9, "0.3": 0.8}}
+    >>> planned_seconds({"plan": plan, "arms": arms, "tried": tried, "tuned_at": 4})
+    44.0
     """
     plan = result["plan"]
     compared = sum(
         of_arm["seconds"] * (measured_of(result, arm) or {"runs": 0})["runs"]
         for arm, of_arm in plan.items()
     )
+    tuned_at = result.get("tuned_at") or result["asked"]["updates"]
     tuned = sum(
-        len(rates) * plan[arm]["seconds"] for arm, rates in result["tried"].items() if arm in plan
+        len(rates) * tuned_at * plan[arm]["seconds"] / plan[arm]["updates"]
+        for arm, rates in result["tried"].items()
+        if arm in plan
     )
     return float(compared + tuned)
 
