@@ -82,6 +82,14 @@ def test_what_is_learned_on_the_ambiguous_pays_and_noise_does_not() -> None:
     assert noise.planned == 160
 
 
+def test_what_it_spends_on_measuring_and_what_hangs_on_its_samples_are_told() -> None:
+    advice = advise(build(), updates=160, effort=1.0)
+    assert 0 < advice.overhead <= 0.012, "looks may take 1.2 % of a run"
+    assert advice.chance is not None
+    assert all(len(phase.others) == 16 for phase in advice.phases)
+    assert advise(replace(build(), held_out=None), updates=60).chance is None
+
+
 def test_a_part_of_the_run_will_do_and_is_said() -> None:
     advice = advise(build(), updates=100, part=0.3)
     assert advice.seen == 31

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from sifting.advice.phases import read_phases
@@ -78,3 +80,47 @@ def test_of_a_memory_no_saving_is_predicted() -> None:
     assert memory.share == 0.95
     assert memory.saving is None
     assert ("memory", 2) not in found.settings
+
+
+def _by_others(record: dict[str, Any], *options: tuple[str, int]) -> dict[str, Any]:
+    return {**record, "others": [list(option) for option in options]}
+
+
+def test_what_is_expected_of_an_autopilot_is_a_mean_over_the_samples_that_it_may_have() -> None:
+    """Its own samples say nothing is to be gained, one of four other sets that half of the run is."""
+    half, plain = ("input", 2), ("", 1)
+    found = advice_of(
+        _by_others(decision(500, 0.75, ratio=1), half, plain, plain, plain),
+        _by_others(decision(800, 0.75, ratio=1), half, plain, plain, plain),
+        overhead=0.01,
+    )
+    assert found.auto.value == pytest.approx((0.5 - 0.5 / 1.25) / 4 - 0.01)
+    assert found.auto.low == pytest.approx(-0.01)
+    assert found.auto.high > found.auto.value
+    assert found.chance == 0.25
+    assert not found.pays
+    assert "with 1 of 4 sets of as many" in sentence(found)
+    assert found.to_dict()["chance"] == 0.25
+
+
+def test_where_all_sets_agree_nothing_hangs_on_them() -> None:
+    found = advice_of(
+        *(_by_others(decision(n, 0.75, speedup=1.25), *[("input", 2)] * 16) for n in (200, 600))
+    )
+    assert found.auto.value == pytest.approx(0.8 - 0.8 / 1.25)
+    assert found.chance == 1.0
+    assert found.pays
+    assert "sets" not in sentence(found)
+
+
+def test_it_pays_by_others_where_its_own_samples_are_the_exception() -> None:
+    few = [("", 1)] + [("input", 2)] * 15
+    found = advice_of(*(_by_others(decision(n, 0.75, ratio=1), *few) for n in (200, 600)))
+    assert found.pays
+    assert "with 15 of 16 sets" in sentence(found)
+    assert "it would keep" not in sentence(found)
+
+
+def test_an_option_that_nothing_is_known_of_saves_nothing() -> None:
+    found = advice_of(_by_others(decision(200, 0.75, ratio=1), ("memory", 4), ("memory", 4)))
+    assert found.auto.value == pytest.approx(0.0)

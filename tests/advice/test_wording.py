@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from sifting.advice.phases import Range, whole_run
+from sifting.advice.phases import whole_run
+from sifting.advice.result import Range
 from sifting.advice.wording import rows, sentence, trial_lines
 from tests.helpers.advice import advice_of, decision
 

@@ -87,6 +87,13 @@ def test_with_more_effort_it_goes_by_the_samples_of_one_at_work_and_tells_of_all
     option = Option(sifter.pilot.exit.looks, 2)  # type: ignore[union-attr]
     assert more.recent(option) == at_work.recent(option), "the same samples decide"
     assert at_work.shares() != more.shares(), "more are told of"
+    assert at_work.others is None, "which it knows all of"
+    assert more.others is not None
+    count = more.at_work.samples
+    assert count == at_work.state_dict()["samples"]
+    assert all(len(one.drawn_N) == count for one in more.others.sets)
+    shares = {one.progress.recent(option).share for one in more.others.sets}  # type: ignore[union-attr]
+    assert len(shares) > 1, "other samples say something else"
 
 
 @pytest.mark.parametrize(

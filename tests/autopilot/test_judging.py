@@ -9,6 +9,7 @@ import pytest
 
 from sifting.autopilot.judging import LEARNABLE, Knowledge
 from sifting.autopilot.looks import FORWARD
+from sifting.autopilot.noted import Noted
 from sifting.autopilot.options import LADDER, Judged, Option
 from sifting.exits.auto import MEMORY, PREDICTED
 from sifting.measure.learning import Progress, speedup
@@ -32,7 +33,7 @@ def knowledge(
             looks=held is not None or memory is not None,
             recent=progress.get,
             tells=tells,
-            progress={option: [found] for option, found in progress.items()},
+            progress=Noted({option: [found] for option, found in progress.items()}),
         ),
         exit=SimpleNamespace(looks="input", costs={"input": 0.1, MEMORY: 0.0}),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sifting.advice import wording
-from sifting.advice.phases import Advice, Phase, Range, Row
+from sifting.advice.result import Advice, Phase, Range, Row
 from sifting.cli.advise import main, parse, show_advice
 from sifting.terminal import make_console
 from sifting.training.locks import locked

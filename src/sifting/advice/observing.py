@@ -9,7 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sifting.advice.phases import Advice, make_advice
+from sifting.advice.phases import make_advice
+from sifting.advice.result import Advice
+from sifting.autopilot.looks import FORWARD
+from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.saving import LENGTHS
 from sifting.training.assemble import assemble
 from sifting.training.config import RunConfig
@@ -132,4 +135,19 @@ def advise(
         explore=engine.sifter.rule.explore,
         notes=notes,
         metrics=engine.progress.last or {},
+        overhead=_overhead(pilot, problem.batch, updates * config.accumulate),
     )
+
+
+def _overhead(pilot: Pilot, size: int, steps: int) -> float:
+    """What an autopilot at work spends on looks and rehearsals, as a share of a run.
+
+    Args:
+        pilot: that has watched it.
+        size: samples of a step.
+        steps: of the run.
+    """
+    rehearsals = pilot.meter.counts["rehearsals"] * (pilot.pacing.cost or 0.0)
+    looks = pilot.held_out.at_work
+    looking = len(looks.steps) * looks.samples * FORWARD / size
+    return (rehearsals + looking) / steps

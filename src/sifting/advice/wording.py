@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sifting.advice.phases import Advice, Phase, Row
+from sifting.advice.result import Advice, Phase, Row
 from sifting.autopilot.saving import Saving
 
 COLUMNS = ("phase", "keep", "saves", "learning share", "μ", "agreement", "cost")
@@ -20,14 +20,31 @@ def sentence(advice: Advice) -> str:
         why = advice.phases[-1].why
         if advice.auto.value > 0:
             why = f"what might be saved, {advice.auto}, is within its error"
-        return f"Leave it off: {why}. Plan {advice.updates} updates."
-    begun = next(phase for phase in advice.phases if phase.speedup.value > 1)
+        return f"Leave it off: {why}. Plan {advice.updates} updates.{_chance(advice)}"
     low, high = (round(advice.updates * (1 - x)) for x in (advice.auto.high, advice.auto.low))
     return (
         f"Train with Sifter(model, trial=Trial(held_out=…, updates={advice.updates}, schedule=…)): expect it to "
         f"end with the result of {advice.updates} plain updates in the time of about {advice.planned} ({low} to "
-        f"{high}), a saving of {advice.auto}; it would keep {begun.option} from {begun.last:.0%} of the run on, "
-        f"since {begun.why}."
+        f"{high}), a saving of {advice.auto}{_begun(advice)}.{_chance(advice)}"
+    )
+
+
+def _begun(advice: Advice) -> str:
+    """What it would keep, from when on, and why."""
+    for phase in advice.phases:
+        if phase.speedup.value > 1:
+            return f"; it would keep {phase.option} from {phase.last:.0%} of the run on, since {phase.why}"
+    return ""
+
+
+def _chance(advice: Advice) -> str:
+    """How much hangs on the held-out samples that it can afford to look at."""
+    if advice.chance is None or advice.chance in (0.0, 1.0):
+        return ""
+    count = max(len(phase.others) for phase in advice.phases)
+    return (
+        f" Much hangs on which held-out samples it looks at: with {round(advice.chance * count)} of {count} sets "
+        "of as many as it can afford it would select."
     )
 
 

@@ -6,7 +6,7 @@ Shapes: M held-out samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,16 +15,17 @@ from torch import Tensor
 from sifting.autopilot.average import AveragedWeights
 from sifting.autopilot.looks import BUDGET, FORWARD, LookPlan, plan_looks
 from sifting.autopilot.looks import FEWEST as FEWEST_SAMPLES
-from sifting.autopilot.options import LADDER, Option
+from sifting.autopilot.noted import Noted
+from sifting.autopilot.options import Option
+from sifting.autopilot.others import Others
 from sifting.autopilot.trial import Trial, read_held_out
 from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.log import say
-from sifting.measure.learning import Progress, progress
+from sifting.measure.learning import Progress
 from sifting.measure.meter import Meter
 from sifting.rng import RandomState
 
-SETTLED = 0.04  # error of a share that earlier looks need not lower
 MOST = 10_000  # held-out samples that are kept at most
 AVERAGED = 0.02  # share of the run whose weights are averaged
 UNPLANNED, FEWEST, LONGEST = 50.0, 10.0, 100.0  # steps of it: where the end is not known, limits
@@ -41,17 +42,21 @@ class HeldOut:
 
     Attributes:
         progress: of the last looks, by scorer and ratio.
+        at_work: the looks that an autopilot at work can afford.
+        others: who go by other samples of as many, where there are more than it goes by itself.
         budget: share of the run's updates that looks, and trials beside them, may take; above that of
             an autopilot at work, more samples are told of than it goes by.
     """
 
     def __init__(self, scorer: Scorer, exit: AutoExit, *, meter: Meter, trial: Trial) -> None:
         self.scorer, self.exit, self.meter, self.trial = scorer, exit, meter, trial
-        self.progress: dict[Option, list[Progress]] = {}
+        self.progress = Noted()
         self._own: int | None = None  # samples that it goes by, the first ones; None for all
-        self._told: dict[Option, list[Progress]] = {}  # of all samples, where they are more
+        self._told = Noted()  # of all samples, where they are more
+        self.others: Others | None = None  # who go by others of them, then
         self.budget = BUDGET
         self._plan: LookPlan | None = None
+        self.at_work = LookPlan((), 0)  # what it can afford at work, whatever the budget is
         self._average: AveragedWeights | None = None
         self._batches: list[Any] = []
         self._read: list[Any] | None = None  # as read, once
@@ -107,9 +112,10 @@ class HeldOut:
         if not plan.steps:
             say(f"held_out= of the Trial is not looked at: {_why_not(there, self.trial.updates)}")
             return
-        at_work = plan_looks(self.trial.updates, batch=size, held_out=there)
-        if self.budget > BUDGET and at_work.steps:
-            self._own = at_work.samples
+        self.at_work = plan_looks(self.trial.updates, batch=size, held_out=there)
+        if self.at_work.steps and self.at_work.samples < plan.samples:
+            self._own = self.at_work.samples
+            self.others = Others(self._own, of=plan.samples)
         left = plan.samples
         for batch in batches:
             count = samples.size(batch)
@@ -217,13 +223,12 @@ class HeldOut:
 
     def _note(self, scorer: str, before_M: Tensor, now_M: Tensor, scores_M: Tensor) -> None:
         own = len(now_M) if self._own is None else self._own
-        for ratio in LADDER:
-            option = Option(scorer, ratio)
-            found = progress(before_M[:own], now_M[:own], scores_M[:own], ratio)
-            self.progress[option] = [*self.progress.get(option, [])[-3:], found]
-            if own < len(now_M):
-                found = progress(before_M, now_M, scores_M, ratio)
-                self._told[option] = [*self._told.get(option, [])[-3:], found]
+        self.progress.add(scorer, before_M[:own], now_M[:own], scores_M[:own])
+        if own < len(now_M):
+            self._told.add(scorer, before_M, now_M, scores_M)
+        for one in () if self.others is None else self.others.sets:
+            drawn_N = one.drawn_N
+            one.progress.add(scorer, before_M[drawn_N], now_M[drawn_N], scores_M[drawn_N])
 
     def spent(self, step: int, size: int) -> tuple[float, float]:
         """Steps' worth of time that looks take in all, those to come too; and that of one look.
@@ -245,7 +250,7 @@ class HeldOut:
         if not self.tells:
             return found
         for option in self.progress:
-            recent = pooled(self._told.get(option, self.progress[option]))
+            recent = (self._told if option in self._told else self.progress).recent(option)
             if recent is not None and recent.kept + recent.rest > 0:
                 share = {"share": recent.share, "error": recent.error}
                 found.append({"scorer": option.scorer, "ratio": option.ratio, **share})
@@ -253,7 +258,7 @@ class HeldOut:
 
     def recent(self, option: Option) -> Progress | None:
         """Progress of late, by what an option would keep."""
-        return pooled(self.progress.get(option, []))
+        return self.progress.recent(option)
 
     def state_dict(self) -> dict[str, Any]:
         if self._plan is None:
@@ -272,10 +277,11 @@ class HeldOut:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state_dict` gave; the samples are read again."""
-        progress = {
-            Option(str(scorer), int(ratio)): [Progress(*map(float, one)) for one in found]
-            for scorer, ratio, found in state.get("progress", [])
-        }
+        progress = Noted()
+        for scorer, ratio, found in state.get("progress", []):
+            progress[Option(str(scorer), int(ratio))] = [
+                Progress(*map(float, one)) for one in found
+            ]
         seen = list(state.get("seen", []))
         predicted = state.get("predicted")
         if state:
@@ -299,23 +305,3 @@ def _why_not(there: int, updates: int | None) -> str:
     return (
         f"looks at {FEWEST_SAMPLES} samples, the fewest that tell something, cost too much of {run}"
     )
-
-
-def pooled(looks: Sequence[Progress]) -> Progress | None:
-    """Progress over the last two looks, and the ones before them while they say too little.
-
-    >>> early, late = Progress(0.2, 0.2, 1e-5, 1e-5), Progress(0.03, 0.01, 1e-5, 1e-5)
-    >>> [round(found.share, 2) for found in (pooled([early, late]), pooled([early, late, late]))]
-    [0.52, 0.54]
-
-    Between two looks a model swings to one class or the other by more than samples tell.
-
-    Args:
-        looks: from the earliest to the last.
-    """
-    whole: Progress | None = None
-    for number, found in enumerate(reversed(looks)):
-        whole = found if whole is None else whole + found
-        if number > 0 and whole.error <= SETTLED:
-            break
-    return whole

@@ -9,6 +9,7 @@ from sifting.autopilot.arrivals import Arrivals
 from sifting.autopilot.evidence import Evidence
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.looks import FORWARD
+from sifting.autopilot.noted import Noted
 from sifting.autopilot.options import LADDER, Judged, Option
 from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.measure.learning import Progress, speedup
@@ -30,18 +31,21 @@ class Knowledge:
         arrivals: progress on new samples, which counts where there are no held-out ones.
         held_out: progress on held-out samples.
         exit: the scorers.
+        noted: the same of some of the samples, where these alone are to count.
     """
 
     evidence: Evidence
     arrivals: Arrivals
     held_out: HeldOut
     exit: AutoExit
+    noted: Noted | None = None
 
     def progress(self, scorer: str, step: int) -> Progress | None:
         """By the half that a scorer would keep; None where nothing is known of it."""
         if scorer == self.exit.looks and not self.held_out.looks:
             return self.arrivals.recent(step)
-        return self.held_out.recent(Option(scorer, LADDER[0]))
+        noted = self.held_out.progress if self.noted is None else self.noted
+        return noted.recent(Option(scorer, LADDER[0]))
 
     def summary(self, scorer: str, step: int) -> dict[str, float | None]:
         """What is known of keeping one in two by a scorer, for people."""

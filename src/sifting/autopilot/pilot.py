@@ -21,6 +21,7 @@ from sifting.autopilot.evidence import Evidence, errors_in
 from sifting.autopilot.features import LastLayer
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.judging import Knowledge
+from sifting.autopilot.noted import Noted
 from sifting.autopilot.options import LADDER, PLAIN, Judged, Option, PilotDecision
 from sifting.autopilot.pacing import Pacing
 from sifting.autopilot.predicting import predict
@@ -209,14 +210,18 @@ class Pilot:
             self.decision = PilotDecision(step, PLAIN, why)
             self._record(self.decision, changed=False)
 
-    def judge(self) -> list[Judged]:
-        """What is known of every option by now."""
+    def judge(self, noted: Noted | None = None) -> list[Judged]:
+        """What is known of every option by now.
+
+        Args:
+            noted: progress on held-out samples; None for what it goes by itself.
+        """
         evidence, arrivals = self.evidence, self.arrivals
         if self.ranks is not None:
             parts = self.ranks.gather((evidence, arrivals))
             evidence = Evidence.joined(part for part, _ in parts)
             arrivals = Arrivals.joined(part for _, part in parts)
-        knows = Knowledge(evidence, arrivals, self.held_out, self.exit)
+        knows = Knowledge(evidence, arrivals, self.held_out, self.exit, noted)
         return [
             knows.judged(
                 Option(scorer, ratio),
@@ -257,9 +262,17 @@ class Pilot:
                 **plain,
                 "judged": [one.to_plain() for one in made.judged],
                 "shares": self.held_out.shares(),
+                **self._by_others(),
             }
         )
         del self.records[:-WAITING]
+
+    def _by_others(self) -> dict[str, Any]:
+        """What other held-out samples would decide for, where there are some."""
+        others = self.held_out.others
+        if others is None:
+            return {}
+        return {"others": [[found.scorer, found.ratio] for found in others.decide(self.judge)]}
 
     def _chosen(self, judged: Sequence[Judged]) -> tuple[Option, str]:
         """What `decide` says; the first rank's word: sums may differ in their last bits."""

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from sifting import files
 from sifting.advice.observing import EFFORT, advise
-from sifting.advice.phases import Advice
+from sifting.advice.result import Advice
 from sifting.advice.wording import COLUMNS, rows, sentence, trial_lines
 from sifting.cli.parsing import (
     alone_at,
