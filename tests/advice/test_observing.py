@@ -83,10 +83,12 @@ def test_what_is_learned_on_the_ambiguous_pays_and_noise_does_not() -> None:
 
 
 def test_what_it_spends_on_measuring_and_what_hangs_on_its_samples_are_told() -> None:
-    advice = advise(build(), updates=160, effort=1.0)
+    advice = advise(build(), updates=1200, part=0.2)
     assert 0 < advice.overhead <= 0.012, "looks may take 1.2 % of a run"
     assert advice.chance is not None
     assert all(len(phase.others) == 16 for phase in advice.phases)
+    short = advise(build(), updates=160, effort=1.0)
+    assert short.overhead == 0, "at work it could not afford to look"
     assert advise(replace(build(), held_out=None), updates=60).chance is None
 
 
