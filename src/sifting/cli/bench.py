@@ -6,6 +6,8 @@ sift bench all --hours 1                all, an hour's worth; the same command c
 sift bench --mine module:build --updates 2000
 sift bench advise fashion digits        what `sift advise` predicts for some of them
 sift bench report                       results and pages from what has been run
+sift bench pack fashion                 the runs of a task in one file beside the results
+sift bench unpack fashion               and back, to judge them again or to add an arm
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from sifting.bench.registry import SIZES, BenchTask, tasks
 from sifting.bench.results import RESULTS, keep_results
-from sifting.bench.running import Bench, TaskRun, limited, own_task
+from sifting.bench.running import NAME, Bench, TaskRun, limited, own_task
 from sifting.compare.live import tell
 from sifting.compare.workload import import_from_here
 from sifting.terminal import make_console, say
@@ -28,7 +30,8 @@ from sifting.training.signals import at_once, exit_code
 LABEL = "sift bench"
 OUT = Path("runs/bench")
 ALONE = ("list", "report")  # words that no task goes with
-COMMANDS = (*ALONE, "advise")
+BEFORE = ("advise", "pack", "unpack")  # words that tasks come after
+COMMANDS = (*ALONE, *BEFORE)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -37,7 +40,12 @@ def build_parser() -> argparse.ArgumentParser:
         prog=LABEL, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("tasks", nargs="*", metavar="TASK", help="names, or all; first: list, advise, report")
+    add(
+        "tasks",
+        nargs="*",
+        metavar="TASK",
+        help="names, or all; first: list, advise, report, pack, unpack",
+    )
     add("--mine", action="append", default=[], metavar="MODULE:BUILD", help="a problem of your own")
     add("--size", choices=SIZES, default="full", help="smoke: seconds, on whatever data is there")
     add("--out", type=Path, default=OUT, help=f"folder of the runs (default: {OUT})")
@@ -69,7 +77,7 @@ def main(argv: Sequence[str]) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     first, rest = (*args.tasks, "")[0], args.tasks[1:]
-    words = rest if first == "advise" else args.tasks
+    words = rest if first in BEFORE else args.tasks
     if not words and not args.mine:
         wanted = (
             "of which task: its name, all" if args.tasks else "a task's name, all, list, report"
@@ -84,6 +92,8 @@ def main(argv: Sequence[str]) -> int:
             return _list()
         if args.tasks == ["report"]:
             return _report(args)
+        if first in ("pack", "unpack"):
+            return _carry(args, first, rest)
         return _run(args)
     except (RunError, Diverged, ValueError, TypeError) as error:
         say(f"{LABEL}: {error}", error=True)
@@ -113,13 +123,40 @@ def _report(args: argparse.Namespace) -> int:
     return 0
 
 
+def _carry(args: argparse.Namespace, word: str, names: Sequence[str]) -> int:
+    """Put the runs of tasks into files beside the results, or back; all: those that there are."""
+    from sifting.bench import packing
+
+    if "all" in names:
+        there = args.results / packing.FOLDER if word == "unpack" else args.out
+        found = there.glob(f"*{packing.SUFFIX}" if word == "unpack" else f"*/{NAME}")
+        names = sorted(
+            path.name.removesuffix(packing.SUFFIX) if word == "unpack" else path.parent.name
+            for path in found
+        )
+        if not names:
+            raise RunError(f"{there} has nothing to {word}")
+    for name in names:
+        try:
+            if word == "pack":
+                done = packing.pack(args.out / name, args.results)
+            else:
+                done = packing.unpack(packing.packed_path(args.results, name), args.out)
+        except FileNotFoundError as error:
+            raise RunError(f"there is nothing to {word} of {name!r}: {error}") from error
+        except OSError as error:
+            raise RunError(f"{name!r} cannot be {word}ed: {error}") from error
+        say(f"wrote {done}")
+    return 0
+
+
 def _chosen(args: argparse.Namespace, words: Sequence[str]) -> dict[str, BenchTask]:
     known = tasks()
     names = list(known) if "all" in words else words
     wrong = [name for name in names if name not in known]
     if wrong:
         raise ValueError(
-            f"task={wrong[0]!r} is unknown: choose among {', '.join(known)}, or all, list, advise, report"
+            f"task={wrong[0]!r} is unknown: choose among {', '.join(known)}, or all, {', '.join(COMMANDS)}"
         )
     import_from_here()
     own = {path.replace(":", "."): own_task(path) for path in args.mine}
