@@ -96,7 +96,7 @@ def test_what_is_expected_of_an_autopilot_is_a_mean_over_the_samples_that_it_may
     )
     assert found.auto.value == pytest.approx((0.5 - 0.5 / 1.25) / 4 - 0.01)
     assert found.auto.low == pytest.approx(-0.01)
-    assert found.auto.high > found.auto.value
+    assert found.auto.low < found.auto.value < found.auto.high
     assert found.chance == 0.25
     assert not found.pays
     assert "with 1 of 4 sets of as many" in sentence(found)

@@ -180,8 +180,7 @@ def _of_auto(phases: Sequence[Phase], later: Sequence[Phase], overhead: float) -
         runs.append(whole_run(phases, speedups))
     count = len(runs)
     outside = int(OUTSIDE * count)  # on either side of the interval
-    return Range(
-        sum(run.value for run in runs) / count - overhead,
-        sorted(run.low for run in runs)[outside] - overhead,
-        sorted(run.high for run in runs)[count - 1 - outside] - overhead,
-    )
+    value = sum(run.value for run in runs) / count
+    low = min(value, sorted(run.low for run in runs)[outside])
+    high = max(value, sorted(run.high for run in runs)[count - 1 - outside])
+    return Range(value - overhead, low - overhead, high - overhead)
