@@ -103,8 +103,8 @@ def summary(results: Mapping[str, Result]) -> str:
     hours = sum(map(planned_seconds, results.values())) / 3600
     parts = [
         table(COLUMNS, rows),
-        f"By their tables of costs, all these runs take {hours:.1f} hours of one core, evaluations aside; every "
-        "command continues where it was stopped.",
+        f"By their tables of costs, all these runs take {hours:.1f} hours of one core, evaluations aside, half of "
+        "that where two tasks run side by side; every command continues where it was stopped.",
     ]
     points = _points(results)
     if points:
