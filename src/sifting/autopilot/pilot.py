@@ -187,7 +187,7 @@ class Pilot:
         self._last_layer.take()
         self._done += 1
         step, before = self._done, self.account.trained
-        self.account.close()
+        self.account.close(self.passes)
         self._gained += self.decision.speedup
         if self.pacing.hopeless:
             self._give_up(step)
