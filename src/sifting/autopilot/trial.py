@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from sifting.data.tree import describe
+from sifting.model.failed_call import FAILURES
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,32 @@ def read_held_out(batches: Iterable[Any], *, most: int, size: Callable[[Any], in
     seen = 0
     for batch in islice(batches, most):
         found.append(batch)
-        seen += size(batch)
+        with naming_held_out(batch, len(found)):
+            seen += size(batch)
         if seen >= most:
             break
     return found
+
+
+@contextmanager
+def naming_held_out(batch: Any, number: int) -> Iterator[None]:
+    """While open, an error is one of the held-out samples, which a run comes to in its midst.
+
+    >>> with naming_held_out(torch.zeros(4, 3), 2):
+    ...     raise ValueError("no labels are found")
+    Traceback (most recent call last):
+    ValueError: batch 2 of the Trial's held_out= is (4, 3): no labels are found. Give batches like those of the loader
+
+    Args:
+        batch: that is read or scored.
+        number: of it, from 1.
+    """
+    try:
+        yield
+    except FAILURES as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"batch {number} of the Trial's held_out= is {describe(batch)}: {str(error).rstrip('.')}. Give "
+            "batches like those of the loader"
+        ) from error
