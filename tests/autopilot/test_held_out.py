@@ -198,7 +198,7 @@ OF_ANOTHER_KIND: dict[str, tuple[Any, str]] = {
     "a pair of tensors": ((X, Y), r"batch 1 of the Trial's held_out= is \(200, 8\): no labels"),
     "samples": ([(x, y) for x, y in zip(X, Y, strict=True)], "batch 1 .*: len"),
     "too narrow": ([(X[:, :3], Y)], r"batch 1 .* \(200, 3\).*: .*shapes cannot be multiplied"),
-    "another dtype": ([(X.double(), Y)], "batch 1 .*dtype.* Give batches like those of the loader"),
+    "another dtype": ([(X.double(), Y)], "batch 1 .*dtype.* Give a list or a loader of batches"),
     "other classes": ([(X, Y + 7)], r"batch 1 .*labels\[0\]"),
 }
 

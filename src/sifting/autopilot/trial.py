@@ -124,7 +124,7 @@ def naming_held_out(batch: Any, number: int) -> Iterator[None]:
     >>> with naming_held_out(torch.zeros(4, 3), 2):
     ...     raise ValueError("no labels are found")
     Traceback (most recent call last):
-    ValueError: batch 2 of the Trial's held_out= is (4, 3): no labels are found. Give batches like those of the loader
+    ValueError: batch 2 of the Trial's held_out= is (4, 3): no labels are found. Give a list or a loader of ...
 
     Args:
         batch: that is read or scored.
@@ -137,5 +137,5 @@ def naming_held_out(batch: Any, number: int) -> Iterator[None]:
             raise
         raise ValueError(
             f"batch {number} of the Trial's held_out= is {describe(batch)}: {str(error).rstrip('.')}. Give "
-            "batches like those of the loader"
+            "a list or a loader of batches like those that are trained"
         ) from error
