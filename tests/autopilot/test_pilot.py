@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from sifting import Sifter, Trial
+from sifting.autopilot.evidence import Evidence
 from sifting.autopilot.judging import SURE
 from sifting.autopilot.options import PLAIN, Option
 from sifting.autopilot.pilot import Pilot
@@ -138,6 +139,30 @@ def test_without_held_out_samples_new_ones_stand_in_for_them() -> None:
     assert first.step == 200  # the first two windows are over
     assert "of the progress on new samples" in first.why
     assert sifter.stats().learning_share is not None
+
+
+def test_what_new_samples_spoke_for_is_dropped_once_audits_speak_against_it() -> None:
+    """New samples come in the first pass only, and the rest of the run is trained by what they said."""
+    model, size = make_model(), 2 * BATCH
+    sifter = Sifter(model, audit_every=1)
+    pilot = sifter.pilot
+    assert pilot is not None
+    pilot.pacing.cost = 0.01
+    loader = DataLoader(Points(2 * STEPS * size), size, shuffle=True)
+    for _ in train(model, sifter(loader)):
+        pass
+    assert pilot.option == Option("input", 2)
+    assert len(pilot.audits) == 10
+    again = Sifter(make_model())
+    again.load_state_dict(sifter.state_dict())
+    assert again.pilot is not None
+    assert again.pilot.audits == pilot.audits
+    pilot.audits.extend([0.3, 0.35] * 5)
+    pilot.evidence = Evidence()  # whose kept loss is high on points
+    pilot._decide(STEPS, size)
+    assert pilot.option == PLAIN
+    pilot._decide(STEPS + 50, size)  # and not taken up again by what is old
+    assert pilot.option == PLAIN
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -8,6 +8,7 @@ Shapes: B samples of a step.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 from sifting.autopilot.account import Account
 from sifting.autopilot.arrivals import Arrivals
 from sifting.autopilot.deciding import decide, expected
-from sifting.autopilot.evidence import Evidence, errors_in
+from sifting.autopilot.evidence import Evidence, below_random, errors_in
 from sifting.autopilot.features import LastLayer
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.judging import Knowledge
@@ -28,7 +29,9 @@ from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
+from sifting.measure.kept_loss import kept_loss
 from sifting.measure.meter import Meter
+from sifting.measure.stats import WINDOW
 from sifting.measure.stopwatch import now
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
@@ -60,6 +63,7 @@ class Pilot:
     ) -> None:
         self.scorer, self.exit, self.meter, self.explore = scorer, exit, meter, explore
         self.evidence, self.arrivals = Evidence(), Arrivals()
+        self.audits: deque[float] = deque(maxlen=WINDOW)  # kept loss of the option in use
         self.passes = 0  # that were begun over the data, as far as is known
         self.decision = PilotDecision(0, PLAIN, "too little is known yet")
         self.decisions: list[PilotDecision] = []
@@ -166,6 +170,7 @@ class Pilot:
     def audited(self, scores_B: Tensor, exact_B: Tensor) -> None:
         """Take in an audit of candidates by the scorer in use, with all of their exact losses."""
         self.evidence.add({self.exit.active: scores_B}, exact_B)
+        self.audits.append(kept_loss(scores_B, exact_B.nan_to_num(0.0, 0.0), self.option.ratio))
         if self.exit.active == self.exit.looks:
             self._arrived(scores_B, exact_B, None)
 
@@ -230,7 +235,15 @@ class Pilot:
             for ratio in LADDER
         ]
 
+    def _disproved(self) -> bool:
+        """Whether audits say that the option in use chooses worse than chance; of all ranks together."""
+        everywhere = [self.audits] if self.ranks is None else self.ranks.gather(self.audits)
+        masses = [mass for own in everywhere for mass in own]
+        return len(masses) >= WINDOW * len(everywhere) and below_random(masses, self.option.ratio)
+
     def _decide(self, step: int, size: int) -> None:
+        if not self.held_out.looks and self._disproved():
+            self.arrivals = Arrivals()  # what samples said when they were new holds no more
         judged = self.judge()
         option, why = self._chosen(judged)
         while option not in (PLAIN, self.option) and self._harms(option, judged, step, size):
@@ -245,20 +258,16 @@ class Pilot:
         self.decision = made if changed else replace(made, step=self.decision.step)
         if changed:
             self.decisions.append(made)
+            self.audits.clear()
             self.exit.active = option.scorer or self.exit.looks or MEMORY
         self._record(made, changed=changed)
 
     def _record(self, made: PilotDecision, *, changed: bool) -> None:
         plain = made.to_plain()
         about = {"kind": "decision", "batch": plain.pop("step"), "changed": changed}
-        self.records.append(
-            {
-                **about,
-                **plain,
-                "judged": [one.to_plain() for one in made.judged],
-                "shares": self.held_out.shares(),
-            }
-        )
+        judged = [one.to_plain() for one in made.judged]
+        told = {"judged": judged, "shares": self.held_out.shares()}
+        self.records.append({**about, **plain, **told})
         del self.records[:-WAITING]
 
     def _chosen(self, judged: Sequence[Judged]) -> tuple[Option, str]:
@@ -304,6 +313,7 @@ class Pilot:
             "records": list(self.records),
             "evidence": self.evidence.state_dict(),
             "arrivals": self.arrivals.state_dict(),
+            "audits": list(self.audits),
             "passes": self.passes,
             "pacing": self.pacing.to_plain(),
             "steps": [self._met, self._done],
@@ -320,11 +330,13 @@ class Pilot:
         steps = [Plain(met_done, "its steps").whole(name) for name in ("met", "done")]
         evidence, arrivals, passes = Evidence(), Arrivals(), found.whole("passes")
         evidence.load_state_dict(state["evidence"])
+        audits = found.numbers("audits") if "audits" in found else []
         arrivals.load_state_dict(found.get("arrivals"))
         decision = PilotDecision.from_plain(dict(state["decision"]))
         decisions = [PilotDecision.from_plain(dict(made)) for made in state["decisions"]]
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
         self.arrivals, self.passes = arrivals, passes
+        self.audits = deque(audits, maxlen=WINDOW)
         self.records = [dict(record) for record in state["records"]]
         self.pacing.load(state["pacing"])
         self._gained = found.number("gained")
