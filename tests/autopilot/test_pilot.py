@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from sifting import Sifter, Trial
 from sifting.autopilot.evidence import Evidence
 from sifting.autopilot.judging import SURE
+from sifting.autopilot.looks import LookPlan
 from sifting.autopilot.options import PLAIN, Option
 from sifting.autopilot.pilot import Pilot
 from tests.helpers.piloted import (
@@ -271,3 +272,29 @@ def test_without_an_exit_and_a_ratio_the_pilot_decides_and_with_one_there_is_non
     assert pilot(0) == 1.0, "everything is trained at first"
     assert "everything" in pilot.summary()["option"]
     assert Sifter(make_model(), exit="input", keep=0.5).pilot is None
+
+
+def test_with_a_given_cost_no_clock_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of one seed are alike then, whatever else the machine does."""
+    found = []
+    for speed in (1.0, 50.0):
+        ticks = iter(range(10**9))
+        monkeypatch.setattr(
+            "sifting.autopilot.pilot.now", lambda ticks=ticks, s=speed: s * next(ticks)
+        )
+        model = make_model()
+        trial = Trial(held_out=held_out(), updates=STEPS, cost=0.01)
+        sifter = Sifter(model, trial=trial)
+        assert sifter.pilot is not None
+        sifter.pilot.held_out.plan_with = lambda size, there: LookPlan((40, 80), there)
+        for _ in train(model, sifter(DataLoader(Points(), BATCH, shuffle=True))):
+            pass
+        assert sifter.pilot.pacing.cost == 0.01
+        again = Sifter(make_model(), trial=Trial(cost=0.02))
+        again.load_state_dict(sifter.state_dict())
+        assert again.pilot is not None
+        assert again.pilot.pacing.cost == 0.02
+        found.append((fingerprint(model), sifter.pilot.decisions))
+    assert found[0][1]
+    assert found[0][1] == found[1][1]
+    assert all(torch.equal(a, b) for a, b in zip(found[0][0], found[1][0], strict=True))

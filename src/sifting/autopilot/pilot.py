@@ -72,7 +72,7 @@ class Pilot:
         self.acts = True  # whether what is decided is done, or only told
         self.trials: Trials | None = None  # of options, before they are taken up
         self.held_out = HeldOut(scorer, exit, meter=meter, trial=trial or Trial())
-        self.pacing = Pacing((trial or Trial()).updates)
+        self.pacing = Pacing((trial or Trial()).updates, cost=(trial or Trial()).cost)
         self.account = Account(trial or Trial())
         self._last_layer = LastLayer(scorer.model, scorer.whole)
         self._met = self._done = 0  # steps that were handed out, that are over
@@ -82,6 +82,7 @@ class Pilot:
         """Use this of the training loop from now on."""
         self.held_out.trial = self.account.trial = trial
         self.pacing.steps = trial.updates
+        self.pacing.given(trial.cost)
         if self.trials is not None:
             self.trials.pieces.trial = trial
 
@@ -339,6 +340,7 @@ class Pilot:
         self.audits = deque(audits, maxlen=WINDOW)
         self.records = [dict(record) for record in state["records"]]
         self.pacing.load(state["pacing"])
+        self.pacing.given(self.held_out.trial.cost)
         self._gained = found.number("gained")
         self._met, self._done = steps
         self.account.load_state_dict(found.inside("account").content)

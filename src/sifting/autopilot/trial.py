@@ -40,6 +40,9 @@ class Trial:
         schedule: of the learning rate, which you step once an update. With it and `updates` the run ends
             sooner where selection pays: the schedule is moved on by what is gained, and the loader ends
             when the progress of so many plain batches is made.
+        cost: what scoring a batch takes, as a share of the time of training it. By default the clock
+            tells in the first steps, so that on a busy machine a run may decide otherwise than the same
+            run on an idle one.
     """
 
     held_out: Iterable[Any] | None = None
@@ -49,6 +52,7 @@ class Trial:
     accumulate: int = 1
     clip: float | None = None
     schedule: LRScheduler | None = None
+    cost: float | None = None
 
     def __post_init__(self) -> None:
         if (
@@ -67,6 +71,13 @@ class Trial:
             raise ValueError(
                 f"updates={self.updates!r}: give the number of batches that are trained"
             )
+        cost = self.cost
+        if cost is not None and (
+            isinstance(cost, bool)
+            or not isinstance(cost, int | float)
+            or not 0 <= cost < float("inf")
+        ):
+            raise ValueError(f"cost={cost!r}: give a share of a training step, from 0, or None")
         if (self.loss is None) != (self.optimizer is None):
             missing = "optimizer" if self.optimizer is None else "loss"
             raise ValueError(f"a trial trains with loss= and optimizer=, and {missing}= is missing")
