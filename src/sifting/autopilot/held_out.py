@@ -22,6 +22,7 @@ from sifting.exits.scoring import Scorer
 from sifting.log import say
 from sifting.measure.learning import Progress, progress
 from sifting.measure.meter import Meter
+from sifting.parallel.detect import reshard
 from sifting.rng import RandomState
 
 SETTLED = 0.04  # error of a share that earlier looks need not lower
@@ -146,6 +147,7 @@ class HeldOut:
                 and all(part.labels is not None for part in plan.parts)
             ):
                 raise ValueError("it has no labels, and batches that are trained have")
+        reshard(self.scorer.model)  # a forward leaves the outermost parameters gathered
         self.scorer.plan = plan
         return known
 
