@@ -74,8 +74,8 @@ class Aside:
             module.training = mode
         for module, copies in self._buffers:
             put_buffers_back(module, copies, always=True)
-        for module, values in self._own_values:
-            _put_values_back(module, values)
+        for module, own in self._own_values:
+            _put_values_back(module, own)
         for parameter, weights in self.weights:
             parameter.copy_(weights)
         for parameter, gradient, values in self._gradients:
