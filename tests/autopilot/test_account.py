@@ -10,7 +10,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ExponentialLR,
+    LambdaLR,
+    LinearLR,
+    LRScheduler,
+    OneCycleLR,
+    ReduceLROnPlateau,
+)
 from torch.utils.data import DataLoader
 
 from sifting import Sifter, Trial
@@ -65,6 +73,55 @@ def test_batches_that_make_an_update_are_not_torn_apart() -> None:
     assert schedule.last_epoch == 10
 
 
+def test_a_schedule_has_no_more_steps_where_several_batches_make_an_update() -> None:
+    """Counted in the middle of an update it had one too many at the end: OneCycleLR raises there."""
+    optimizer, schedule = one_cycle(100)
+    account = Account(Trial(updates=400, schedule=schedule, accumulate=4))
+    batches = 0
+    while not account.over:
+        account.hand_out(1.0 if batches < 80 else 1.3)
+        batches += 1
+        if batches % 4 == 0:
+            optimizer.step()
+            schedule.step()
+        account.close()
+    assert batches == 328
+    assert schedule.last_epoch == 100
+
+
+def test_neither_has_it_where_a_pass_ends_with_an_update_of_fewer_batches() -> None:
+    """As in a Trainer, whose epochs of ten batches are of three updates."""
+    optimizer, schedule = one_cycle(12)
+    account = Account(Trial(updates=48, schedule=schedule, accumulate=4))
+    updates = passes = 0
+    while not account.over:
+        passes += 1
+        for count in (4, 4, 2):
+            if account.over:
+                break
+            for _ in range(count):
+                account.hand_out(1.3)
+            for _ in range(count):
+                account.close(passes)
+            optimizer.step()
+            schedule.step()
+            updates += 1
+    assert updates == 10
+    assert schedule.last_epoch == 12
+
+
+def test_several_schedules_at_once_are_moved_on_together() -> None:
+    optimizer, _ = one_cycle(10)
+    schedule = ChainedScheduler([LinearLR(optimizer, 0.1), ExponentialLR(optimizer, 0.9)])
+    account = Account(Trial(updates=10, schedule=schedule))
+    for _ in range(4):
+        account.hand_out(1.5)
+        optimizer.step()
+        schedule.step()
+        account.close()
+    assert schedule._schedulers[0].last_epoch == 6
+
+
 def test_batches_that_are_fetched_ahead_count_when_they_are_trained() -> None:
     optimizer, schedule = one_cycle(30)
     account = Account(Trial(updates=30, schedule=schedule))
@@ -92,6 +149,19 @@ def test_a_schedule_that_is_stepped_by_epochs_is_refused() -> None:
     with pytest.raises(ValueError, match=r"stepped 0 times in \d+ updates"):
         for _ in range(20):
             account.hand_out(1.5)
+            account.close()
+
+
+@pytest.mark.parametrize("often", [0, 3])
+def test_that_is_said_before_anything_is_selected(often: int) -> None:
+    optimizer, schedule = one_cycle(300)
+    account = Account(Trial(updates=100, schedule=schedule))
+    optimizer.step()
+    with pytest.raises(ValueError, match=rf"stepped {20 * often} times in 20 updates"):
+        for _ in range(50):
+            account.hand_out(1.0)
+            for _ in range(often):
+                schedule.step()
             account.close()
 
 

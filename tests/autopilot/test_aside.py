@@ -104,3 +104,34 @@ def test_generators_of_a_data_set_are_put_back() -> None:
     first = data.own.random()
     aside.restore()
     assert data.own.random() == first
+
+
+class Counting(nn.Module):
+    """A layer that keeps what it has seen beside its buffers, and draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forwards, self.mean = 0, torch.zeros(4)
+        self.noise = torch.Generator().manual_seed(0)
+
+    def forward(self, x_BF: torch.Tensor) -> torch.Tensor:
+        self.forwards += 1
+        self.last = float(x_BF.detach().mean())
+        self.mean += x_BF.detach().mean(dim=0)
+        return x_BF + self.mean + torch.randn(x_BF.shape, generator=self.noise)
+
+
+def test_what_modules_keep_in_attributes_of_their_own_is_put_back() -> None:
+    counting = Counting()
+    model = nn.Sequential(counting, make_model())
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    mean, stream = counting.mean, counting.noise.get_state()
+    aside = Aside(model, optimizer)
+    for _ in range(2):
+        update(model, optimizer)
+        aside.restore()
+    assert counting.forwards == 0
+    assert not hasattr(counting, "last")
+    assert counting.mean is mean
+    assert not mean.any()
+    assert torch.equal(counting.noise.get_state(), stream)

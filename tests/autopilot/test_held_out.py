@@ -188,3 +188,32 @@ def test_held_out_samples_that_are_not_looked_at_are_said(
         train(net, sifter)
     assert not held_out.looks
     assert [why in line for line in caplog.messages if "is not looked at" in line] == [True]
+
+
+def test_samples_in_many_small_batches_are_too_many_for_the_run_and_not_too_few(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    net, sifter, held_out = sifter_with(candidates(40), updates=60)
+    with caplog.at_level("INFO", logger="sifting"):
+        train(net, sifter)
+    assert not held_out.looks
+    assert "cost too much of a run of 60 such batches" in caplog.text
+
+
+X, Y = torch.randn(200, 8), torch.randint(0, 5, (200,))
+OF_ANOTHER_KIND: dict[str, tuple[Any, str]] = {
+    "a pair of tensors": ((X, Y), r"batch 1 of the Trial's held_out= is \(200, 8\): no labels"),
+    "samples": ([(x, y) for x, y in zip(X, Y, strict=True)], "batch 1 .*: len"),
+    "too narrow": ([(X[:, :3], Y)], r"batch 1 .* \(200, 3\).*: .*shapes cannot be multiplied"),
+    "another dtype": ([(X.double(), Y)], "batch 1 .*dtype.* Give a list or a loader of batches"),
+    "other classes": ([(X, Y + 7)], r"batch 1 .*labels\[0\]"),
+}
+
+
+@pytest.mark.parametrize("kind", OF_ANOTHER_KIND)
+def test_held_out_batches_of_another_kind_fail_with_the_first_step_and_are_named(kind: str) -> None:
+    given, message = OF_ANOTHER_KIND[kind]
+    net, sifter, _ = sifter_with(given)
+    with pytest.raises(ValueError, match=message):
+        train(net, sifter)
+    assert sifter.step <= 2

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from sifting import Sifter, Trial
+from sifting.autopilot.evidence import Evidence
 from sifting.autopilot.judging import SURE
+from sifting.autopilot.looks import LookPlan
 from sifting.autopilot.options import PLAIN, Option
 from sifting.autopilot.pilot import Pilot
 from tests.helpers.piloted import (
@@ -140,6 +142,30 @@ def test_without_held_out_samples_new_ones_stand_in_for_them() -> None:
     assert sifter.stats().learning_share is not None
 
 
+def test_what_new_samples_spoke_for_is_dropped_once_audits_speak_against_it() -> None:
+    """New samples come in the first pass only, and the rest of the run is trained by what they said."""
+    model, size = make_model(), 2 * BATCH
+    sifter = Sifter(model, audit_every=1)
+    pilot = sifter.pilot
+    assert pilot is not None
+    pilot.pacing.cost = 0.01
+    loader = DataLoader(Points(2 * STEPS * size), size, shuffle=True)
+    for _ in train(model, sifter(loader)):
+        pass
+    assert pilot.option == Option("input", 2)
+    assert len(pilot.audits) == 10
+    again = Sifter(make_model())
+    again.load_state_dict(sifter.state_dict())
+    assert again.pilot is not None
+    assert again.pilot.audits == pilot.audits
+    pilot.audits.extend([0.3, 0.35] * 5)
+    pilot.evidence = Evidence()  # whose kept loss is high on points
+    pilot._decide(STEPS, size)
+    assert pilot.option == PLAIN
+    pilot._decide(STEPS + 50, size)  # and not taken up again by what is old
+    assert pilot.option == PLAIN
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_of_samples_that_come_again_nothing_is_learned_but_kept_loss(known: bool) -> None:
     data = Points(2 * BATCH)
@@ -246,3 +272,29 @@ def test_without_an_exit_and_a_ratio_the_pilot_decides_and_with_one_there_is_non
     assert pilot(0) == 1.0, "everything is trained at first"
     assert "everything" in pilot.summary()["option"]
     assert Sifter(make_model(), exit="input", keep=0.5).pilot is None
+
+
+def test_with_a_given_cost_no_clock_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of one seed are alike then, whatever else the machine does."""
+    found = []
+    for speed in (1.0, 50.0):
+        ticks = iter(range(10**9))
+        monkeypatch.setattr(
+            "sifting.autopilot.pilot.now", lambda ticks=ticks, s=speed: s * next(ticks)
+        )
+        model = make_model()
+        trial = Trial(held_out=held_out(), updates=STEPS, cost=0.01)
+        sifter = Sifter(model, trial=trial)
+        assert sifter.pilot is not None
+        sifter.pilot.held_out.plan_with = lambda size, there: LookPlan((40, 80), there)
+        for _ in train(model, sifter(DataLoader(Points(), BATCH, shuffle=True))):
+            pass
+        assert sifter.pilot.pacing.cost == 0.01
+        again = Sifter(make_model(), trial=Trial(cost=0.02))
+        again.load_state_dict(sifter.state_dict())
+        assert again.pilot is not None
+        assert again.pilot.pacing.cost == 0.02
+        found.append((fingerprint(model), sifter.pilot.decisions))
+    assert found[0][1]
+    assert found[0][1] == found[1][1]
+    assert all(torch.equal(a, b) for a, b in zip(found[0][0], found[1][0], strict=True))

@@ -45,3 +45,9 @@ def test_no_more_held_out_samples_are_read_than_wanted() -> None:
     assert read_held_out(batches(), most=5, size=len) == [[0, 0], [1, 1], [2, 2]]
     assert read == [0, 1, 2]
     assert read_held_out([[], [], []], most=2, size=len) == [[], []], "empty ones end it too"
+
+
+@pytest.mark.parametrize("cost", [-0.1, float("nan"), float("inf"), True, "0.05"])
+def test_a_cost_that_is_no_share_of_a_step_is_refused(cost: Any) -> None:
+    with pytest.raises(ValueError, match="cost="):
+        Trial(cost=cost)

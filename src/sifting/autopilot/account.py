@@ -14,6 +14,7 @@ from sifting.autopilot.trial import Trial
 from sifting.plain import Plain
 
 ROUNDING = 1e-6  # of sums of steps
+TRUSTED = 20  # updates after which a schedule that is not stepped with them is refused
 
 
 class Account:
@@ -42,37 +43,54 @@ class Account:
         self._batches = 0  # handed out
         self._open: deque[float] = deque()  # worth of those that are not trained yet
         self._moved = 0  # steps by which the schedule was moved on
-        self._first: int | None = None  # of the schedule's, when the first batch was trained
+        self._first: int | None = None  # of the schedule's, before the first batch was trained
+        self._late: bool | None = None  # whether it is stepped only when a batch counts as trained
+        self._through = False  # whether it was moved on to where the plain run ends
 
     def hand_out(self, worth: float) -> None:
         """A batch is about to be trained, worth so many plain ones."""
+        if self._first is None and self.trial.schedule is not None:
+            self._first = _steps_of(self.trial.schedule) - self._moved
         self.handed += worth
         self._batches += 1
         self._open.append(worth)
 
-    def close(self) -> None:
-        """A batch was trained; moves the schedule on where it is behind."""
+    def close(self, passes: int = 1) -> None:
+        """A batch was trained; moves the schedule on where it is behind.
+
+        Args:
+            passes: over the data that were begun: each may end with an update of fewer batches.
+        """
         self.trained += self._open.popleft() if self._open else 1.0
         if self.trial.schedule is not None:
-            self._move(self.trial.schedule)
+            self._move(self.trial.schedule, passes)
 
-    def _move(self, schedule: Any) -> None:
+    def _move(self, schedule: Any, passes: int) -> None:
         accumulate = self.trial.accumulate
-        made = (self._batches - len(self._open)) // accumulate
+        made, rest = divmod(self._batches - len(self._open), accumulate)
+        if rest:  # in the middle of an update, whose batches do not count as one yet
+            return
         assert self.trial.updates is not None
+        planned = self.trial.updates // accumulate
         reached = min(self.trained + ROUNDING, self.trial.updates)  # a schedule has no more steps
         gained = int(reached / accumulate) - made
-        if self._first is None:
-            self._first = schedule.last_epoch - self._moved
-        own = schedule.last_epoch - self._first - self._moved
-        if gained > self._moved and own < made // 2:
+        if self._first is None:  # of a state from before the schedule was there
+            self._first = _steps_of(schedule) - self._moved
+        own = _steps_of(schedule) - self._first - self._moved
+        wrong = own < made // 2 or own > made + passes + 1
+        if wrong and (gained > self._moved or made >= TRUSTED):
             raise ValueError(
-                f"schedule= of the Trial was stepped {own} times in {made} updates: it has to be stepped once an "
-                "update to be moved on by what selection gains. Do so, or leave it out"
+                f"schedule= of the Trial was stepped {max(0, own)} times in {made} updates: it has to be stepped "
+                "once an update to be moved on by what selection gains. Do so, or leave it out"
             )
-        while self._moved < gained:
+        if self._late is None:
+            self._late = own < made
+        # where passes end with updates of fewer batches, this may be the middle of one
+        pending = own != made or self._late
+        while self._moved < gained and own + pending + self._moved < planned:
             schedule.step()
             self._moved += 1
+        self._through = self._moved > 0 and own + pending + self._moved >= planned
 
     @property
     def gained(self) -> float:
@@ -85,6 +103,8 @@ class Account:
         trial = self.trial
         if trial.schedule is None or trial.updates is None:
             return False
+        if self._through:  # sooner than by its batches, where passes end with smaller updates
+            return True
         whole = self._batches % trial.accumulate == 0
         return whole and self.handed + ROUNDING >= trial.updates
 
@@ -96,6 +116,7 @@ class Account:
             "open": list(self._open),
             "moved": self._moved,
             "first": self._first,
+            "late": self._late,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -106,6 +127,23 @@ class Account:
         moved, first = found.whole("moved"), found.get("first")
         if first is not None:
             first = found.whole("first", least=-1)
+        late = found.get("late") if "late" in found else None
+        if late not in (True, False, None):
+            found.refuse("late", "true or false")
         self.handed, self.trained, self._batches = handed, trained, batches
-        self._moved, self._first = moved, first
+        self._moved, self._first, self._late = moved, first, late
         self._open = deque(left)
+
+
+def _steps_of(schedule: Any) -> int:
+    """How often a schedule was stepped.
+
+    >>> import torch
+    >>> from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR
+    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    >>> _steps_of(ChainedScheduler([ConstantLR(optimizer)]))
+    0
+    """
+    while not hasattr(schedule, "last_epoch"):  # of several at once, each counts
+        schedule = schedule._schedulers[0]
+    return int(schedule.last_epoch)

@@ -16,6 +16,7 @@ from sifting.data.by_index import OwnStreams
 from sifting.model.no_trace import buffers_of, put_buffers_back
 from sifting.rng import RandomState
 
+PLAIN_VALUES = (bool, int, float, str, type(None))
 HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 
 
@@ -43,6 +44,7 @@ class Aside:
         self.model, self.optimizer = model, optimizer
         self._modes = [(module, module.training) for module in model.modules()]
         self._buffers = [(module, buffers_of(module)) for module in model.modules()]
+        self._own_values = [(module, _own_values(module)) for module in model.modules()]
         groups = optimizer.param_groups
         found = [*model.parameters(), *(p for group in groups for p in group["params"])]
         self.weights = [(p, p.detach().clone()) for p in dict.fromkeys(found)]
@@ -55,9 +57,9 @@ class Aside:
             for group in groups
         ]
         self._state = [(key, own, _copied(own)) for key, own in optimizer.state.items()]
-        plain = (bool, int, float, str, type(None))
-        self._counts = {k: v for k, v in vars(optimizer).items() if isinstance(v, plain)}
-        self._streams, self._own = RandomState.now(), OwnStreams(data)
+        self._counts = {k: v for k, v in vars(optimizer).items() if isinstance(v, PLAIN_VALUES)}
+        self._streams = RandomState.now()
+        self._own = [OwnStreams(holder) for holder in (data, *(vars(m) for m in model.modules()))]
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
 
     @property
@@ -72,6 +74,8 @@ class Aside:
             module.training = mode
         for module, copies in self._buffers:
             put_buffers_back(module, copies, always=True)
+        for module, own in self._own_values:
+            _put_values_back(module, own)
         for parameter, weights in self.weights:
             parameter.copy_(weights)
         for parameter, gradient, values in self._gradients:
@@ -88,7 +92,8 @@ class Aside:
             self.optimizer.state[key] = own
         vars(self.optimizer).update(self._counts)
         self._streams.restore()
-        self._own.restore()
+        for streams in self._own:
+            streams.restore()
         if self._cuda:
             torch.cuda.set_rng_state_all(self._cuda)
 
@@ -102,6 +107,26 @@ class Aside:
         finally:
             vars(self.optimizer).update(hooks)
             self.restore()
+
+
+def _own_values(module: nn.Module) -> dict[str, tuple[Any, Any]]:
+    """What a module keeps beside its buffers, with copies: a count of its forwards, a tensor of its own."""
+    return {
+        name: (value, value.detach().clone() if isinstance(value, Tensor) else value)
+        for name, value in vars(module).items()
+        if isinstance(value, (*PLAIN_VALUES, Tensor))
+    }
+
+
+def _put_values_back(module: nn.Module, values: dict[str, tuple[Any, Any]]) -> None:
+    own = vars(module)
+    for name in own.keys() - values.keys():
+        if isinstance(own[name], (*PLAIN_VALUES, Tensor)):
+            del own[name]  # of a forward in between
+    for name, (value, kept) in values.items():
+        if isinstance(value, Tensor) and not torch.equal(value, kept):
+            value.copy_(kept)  # not for nothing: it may belong to a graph
+        own[name] = value
 
 
 def _copied(own: dict[Any, Any]) -> dict[Any, tuple[Any, Any]]:

@@ -14,6 +14,10 @@ GAIN = 1.05  # speed-up from which it is taken up: costs are by clocks that may 
 WORTH = 1.08  # how much better another option has to be than the one in use
 EPSILON = 0.1  # share of the loss that the dropped may carry, where nothing better is known
 AGREES = 0.9  # agreement below which an option is not taken
+RANDOM = (
+    0.02  # below random in kept loss, by which what is in use on the word of new samples is dropped
+)
+TOO_NOISY = 0.25  # error of a share from which it is not told
 AS_WELL = 0.93  # of the best that is not by loss, below which one by loss is after wrong labels
 
 
@@ -105,7 +109,7 @@ def _allowed(found: Judged, current: Option, held_out: bool, level: float) -> bo
 def _why(found: Judged, held_out: bool) -> str:
     if found.option.ratio == 2 and found.share is not None:
         return (
-            f"{found.share:.0%} (± {found.error or 0:.0%}) of the progress on {_samples(held_out)} is made "
+            f"{_percent(found.share)} (± {found.error or 0:.0%}) of the progress on {_samples(held_out)} is made "
             "on the half that it keeps"
         )
     return f"the kept carry {found.kept_loss or 0:.0%} of the loss"
@@ -122,11 +126,17 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
         return f"with {', '.join(lost)}, what is dropped gets worse"
     shares = [f for f in judged if f.share is not None and not math.isnan(f.share)]
     if shares:
-        best = max(shares, key=lambda found: found.share or 0)
+        # one by loss may be refused for other reasons than its share
+        best = max([f for f in shares if f.learnable is None] or shares, key=lambda f: f.share or 0)
+        told = f"{_percent(best.share)} (± {best.error or 0:.0%})"
+        if (best.error or 0.0) > TOO_NOISY:
+            return f"progress on {_samples(held_out)} is too small beside its noise to tell where it is made"
+        if best.share == best.speedup == 0:
+            return f"no progress is made on {_samples(held_out)}"
         sure = _least(best, 1) >= ENTER
         if not held_out and sure and _least(best, ERRORS_OF_NEW) < ENTER:
             return (
-                f"{best.share:.0%} (± {best.error:.0%}) of the progress on new samples is made on the half that "
+                f"{told} of the progress on new samples is made on the half that "
                 f"{best.option.scorer} would keep: too uncertain to go by"
             )
         if sure and best.speedup is not None:
@@ -135,7 +145,7 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
                 f"{best.cost:.0%} of a step that choosing takes: too little to be sure of"
             )
         return (
-            f"only {best.share:.0%} (± {best.error or 0:.0%}) of the progress on {_samples(held_out)} is made "
+            f"only {told} of the progress on {_samples(held_out)} is made "
             f"on the half that {best.option.scorer} would keep"
         )
     known = [found for found in judged if found.kept_loss is not None]
@@ -146,6 +156,11 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
             return f"{reason}, but their gradient does not agree with the mean"
         return reason
     return "too little is known yet"
+
+
+def _percent(share: float | None) -> str:
+    """A share of the progress, for people: above 1, the others got worse."""
+    return f"{min(max(share or 0.0, 0.0), 1.0):.0%}"
 
 
 def _samples(held_out: bool) -> str:

@@ -6,7 +6,7 @@ Shapes: B samples of a step, C outputs, H features.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -137,3 +137,19 @@ def errors_in(output: Any, batch: Any, scorer: Scorer) -> Tensor | None:
     if labels is None or not bool((labels >= 0).all()):
         return None
     return errors_of(logits, labels)
+
+
+def below_random(masses: Sequence[float], ratio: int) -> bool:
+    """Whether audits find the kept one in `ratio` to carry less of the loss than as many at random.
+
+    >>> below_random([0.3, 0.4, 0.35], 2), below_random([0.3, 0.7, 0.4], 2), below_random([0.3], 1)
+    (True, False, False)
+
+    Args:
+        masses: kept loss at each audit.
+        ratio: candidates for each that is kept; 1 where all are.
+    """
+    if ratio == 1 or len(masses) < 2:
+        return False
+    found = torch.tensor(masses, dtype=torch.float64)
+    return bool(found.mean() + found.std() / math.sqrt(len(masses)) < 1 / ratio)

@@ -6,7 +6,7 @@ Shapes: M held-out samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,14 +16,15 @@ from sifting.autopilot.average import AveragedWeights
 from sifting.autopilot.looks import BUDGET, FORWARD, LookPlan, plan_looks
 from sifting.autopilot.looks import FEWEST as FEWEST_SAMPLES
 from sifting.autopilot.noted import Noted
-from sifting.autopilot.options import Option
+from sifting.autopilot.options import Judged, Option
 from sifting.autopilot.others import Others
-from sifting.autopilot.trial import Trial, read_held_out
+from sifting.autopilot.trial import Trial, naming_held_out, read_held_out
 from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.log import say
 from sifting.measure.learning import Progress
 from sifting.measure.meter import Meter
+from sifting.parallel.detect import reshard
 from sifting.rng import RandomState
 
 MOST = 10_000  # held-out samples that are kept at most
@@ -124,12 +125,37 @@ class HeldOut:
                 whole = len(part) == count
                 self._batches.append(batch if whole else samples.take(batch, part, size=count))
             left -= len(part)
+        if not self._can_be_examined():
+            say("held_out= of the Trial is not looked at: without labels there are no exact losses")
+            self._batches = []
+            return
         steps = self.trial.updates
         horizon = UNPLANNED if steps is None else min(max(FEWEST, AVERAGED * steps), LONGEST)
         average = AveragedWeights(self.scorer.model, horizon)
         if saved is not None and saved["average"] is not None:
             average.load_state_dict(saved["average"])
         self._plan, self._average, self._saved = plan, average, None
+
+    def _can_be_examined(self) -> bool:
+        """Try two samples, so that batches of another kind fail now, and not at the first look.
+
+        Returns whether they have exact losses.
+        """
+        samples, plan = self.scorer.call.samples, self.scorer.plan
+        first = self._batches[0]
+        with naming_held_out(first, 1):
+            size = samples.size(first)
+            some = samples.take(first, torch.arange(min(size, 2)), size=size)
+            known = self.scorer.examine(some, early=False) is not None
+            if (
+                not known
+                and plan is not None
+                and all(part.labels is not None for part in plan.parts)
+            ):
+                raise ValueError("it has no labels, and batches that are trained have")
+        reshard(self.scorer.model)  # a forward leaves the outermost parameters gathered
+        self.scorer.plan = plan
+        return known
 
     def _held_out(self, most: int) -> list[Any]:
         """The samples, read once: without a trace in the random streams, and alike on resuming."""
@@ -140,7 +166,7 @@ class HeldOut:
                 torch.default_generator.manual_seed(0)  # a loader that shuffles does it alike
                 self._read = read_held_out(
                     self.trial.held_out,
-                    most=max(1, min(most, MOST)),
+                    most=max(FEWEST_SAMPLES, min(most, MOST)),
                     size=self.scorer.call.samples.size,
                 )
             finally:
@@ -194,8 +220,9 @@ class HeldOut:
     def losses(self) -> Tensor | None:
         """Losses of the samples as the weights are; None where they have no exact ones."""
         losses = []
-        for batch in self._batches:
-            found = self.scorer.examine(batch, early=False)
+        for number, batch in enumerate(self._batches, 1):
+            with naming_held_out(batch, number):
+                found = self.scorer.examine(batch, early=False)
             if found is None:
                 return None
             losses += [exact_B.float().cpu() for exact_B, *_ in found]
@@ -255,6 +282,17 @@ class HeldOut:
                 share = {"share": recent.share, "error": recent.error}
                 found.append({"scorer": option.scorer, "ratio": option.ratio, **share})
         return found
+
+    def told(self, judge: Callable[[Noted], Sequence[Judged]]) -> dict[str, Any]:
+        """What the log has of the looks: shares, and what other samples would decide for, where there
+        are some.
+
+        Args:
+            judge: what is known of every option, given the progress on some samples.
+        """
+        by_others = [] if self.others is None else self.others.decide(judge)
+        plain = [[option.scorer, option.ratio] for option in by_others]
+        return {"shares": self.shares(), **({"others": plain} if plain else {})}
 
     def recent(self, option: Option) -> Progress | None:
         """Progress of late, by what an option would keep."""

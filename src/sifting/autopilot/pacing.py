@@ -1,7 +1,8 @@
 """How often scorers are rehearsed, and what they cost: by this machine's own clocks, settled once.
 
 Decisions that went by the clock at every step would differ from run to run. So times are taken over the
-first rehearsals only; what follows from them is rounded, kept, and part of the state.
+first rehearsals only; what follows from them is rounded, kept, and part of the state. Whose runs have to
+decide alike whatever the machine is busy with gives the cost.
 """
 
 from __future__ import annotations
@@ -88,6 +89,10 @@ class Pacing:
         # in steps of a fifth: times differ by less from run to run
         self.cost = round(1.2 ** round(math.log(max(found, 1e-4), 1.2)), 6)
         return True
+
+    def given(self, cost: float | None) -> None:
+        """Go by this cost, and by no clock; None changes nothing."""
+        self.cost = self.cost if cost is None else float(cost)
 
     def to_plain(self) -> dict[str, Any]:
         return {"seconds": self.seconds, "count": self.count, "cost": self.cost}

@@ -8,6 +8,7 @@ Shapes: B samples of a step.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from torch import Tensor
 from sifting.autopilot.account import Account
 from sifting.autopilot.arrivals import Arrivals
 from sifting.autopilot.deciding import decide, expected
-from sifting.autopilot.evidence import Evidence, errors_in
+from sifting.autopilot.evidence import Evidence, below_random, errors_in
 from sifting.autopilot.features import LastLayer
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.judging import Knowledge
@@ -29,14 +30,18 @@ from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.exits.auto import MEMORY, AutoExit
 from sifting.exits.scoring import Scorer
+from sifting.measure.kept_loss import kept_loss
 from sifting.measure.meter import Meter
+from sifting.measure.stats import WINDOW
 from sifting.measure.stopwatch import now
 from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
 from sifting.step import Rehearsed, Step
 
-WAITING = 100  # records that wait for a log at most
-DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
+WAITING, DECIDE_EVERY = (
+    100,
+    50,
+)  # records that wait for a log at most; steps between decisions without looks
 
 
 class Pilot:
@@ -61,6 +66,7 @@ class Pilot:
     ) -> None:
         self.scorer, self.exit, self.meter, self.explore = scorer, exit, meter, explore
         self.evidence, self.arrivals = Evidence(), Arrivals()
+        self.audits: deque[float] = deque(maxlen=WINDOW)  # kept loss of the option in use
         self.passes = 0  # that were begun over the data, as far as is known
         self.decision = PilotDecision(0, PLAIN, "too little is known yet")
         self.decisions: list[PilotDecision] = []
@@ -69,7 +75,7 @@ class Pilot:
         self.acts = True  # whether what is decided is done, or only told
         self.trials: Trials | None = None  # of options, before they are taken up
         self.held_out = HeldOut(scorer, exit, meter=meter, trial=trial or Trial())
-        self.pacing = Pacing((trial or Trial()).updates)
+        self.pacing = Pacing((trial or Trial()).updates, cost=(trial or Trial()).cost)
         self.account = Account(trial or Trial())
         self._last_layer = LastLayer(scorer.model, scorer.whole)
         self._met = self._done = 0  # steps that were handed out, that are over
@@ -79,6 +85,7 @@ class Pilot:
         """Use this of the training loop from now on."""
         self.held_out.trial = self.account.trial = trial
         self.pacing.steps = trial.updates
+        self.pacing.given(trial.cost)
         if self.trials is not None:
             self.trials.pieces.trial = trial
 
@@ -97,7 +104,6 @@ class Pilot:
 
     @property
     def option(self) -> Option:
-        """What is done now."""
         return self.decision.option
 
     @property
@@ -133,8 +139,7 @@ class Pilot:
         """A batch that was met is about to be trained: what its last layer is given is wanted."""
         self._last_layer.listen(self.scorer.plan)
 
-    def unlisten(self) -> None:
-        """The step is over, or was broken off."""
+    def unlisten(self) -> None:  # the step is over, or was broken off
         self._last_layer.take()
 
     def hear(
@@ -167,6 +172,7 @@ class Pilot:
     def audited(self, scores_B: Tensor, exact_B: Tensor) -> None:
         """Take in an audit of candidates by the scorer in use, with all of their exact losses."""
         self.evidence.add({self.exit.active: scores_B}, exact_B)
+        self.audits.append(kept_loss(scores_B, exact_B.nan_to_num(0.0, 0.0), self.option.ratio))
         if self.exit.active == self.exit.looks:
             self._arrived(scores_B, exact_B, None)
 
@@ -188,7 +194,7 @@ class Pilot:
         self._last_layer.take()
         self._done += 1
         step, before = self._done, self.account.trained
-        self.account.close()
+        self.account.close(self.passes)
         self._gained += self.decision.speedup
         if self.pacing.hopeless:
             self._give_up(step)
@@ -235,7 +241,15 @@ class Pilot:
             for ratio in LADDER
         ]
 
+    def _disproved(self) -> bool:
+        """Whether audits say that the option in use chooses worse than chance; of all ranks together."""
+        everywhere = [self.audits] if self.ranks is None else self.ranks.gather(self.audits)
+        masses = [mass for own in everywhere for mass in own]
+        return len(masses) >= WINDOW * len(everywhere) and below_random(masses, self.option.ratio)
+
     def _decide(self, step: int, size: int) -> None:
+        if not self.held_out.looks and self._disproved():
+            self.arrivals = Arrivals()  # what samples said when they were new holds no more
         judged = self.judge()
         option, why = self._chosen(judged)
         while option not in (PLAIN, self.option) and self._harms(option, judged, step, size):
@@ -244,35 +258,22 @@ class Pilot:
         if self.trials is not None:
             self.records += self.trials.take_records()
         chosen = next((one for one in judged if one.option == option), Judged(PLAIN))
-        gain, worth = expected(chosen), chosen.sure or 1.0
-        made = PilotDecision(step, option, why, max(1.0, gain), worth, tuple(judged))
+        gain, worth = max(1.0, expected(chosen)), chosen.sure or 1.0
+        made = PilotDecision(step, option, why, gain, worth, tuple(judged))
         changed = option != self.option
         self.decision = made if changed else replace(made, step=self.decision.step)
         if changed:
             self.decisions.append(made)
+            self.audits.clear()
             self.exit.active = option.scorer or self.exit.looks or MEMORY
         self._record(made, changed=changed)
 
     def _record(self, made: PilotDecision, *, changed: bool) -> None:
         plain = made.to_plain()
-        about = {"kind": "decision", "batch": plain.pop("step"), "changed": changed}
-        self.records.append(
-            {
-                **about,
-                **plain,
-                "judged": [one.to_plain() for one in made.judged],
-                "shares": self.held_out.shares(),
-                **self._by_others(),
-            }
-        )
+        about = {"kind": "decision", "batch": plain.pop("step"), "changed": changed, **plain}
+        judged = [one.to_plain() for one in made.judged]
+        self.records.append({**about, "judged": judged, **self.held_out.told(self.judge)})
         del self.records[:-WAITING]
-
-    def _by_others(self) -> dict[str, Any]:
-        """What other held-out samples would decide for, where there are some."""
-        others = self.held_out.others
-        if others is None:
-            return {}
-        return {"others": [[found.scorer, found.ratio] for found in others.decide(self.judge)]}
 
     def _chosen(self, judged: Sequence[Judged]) -> tuple[Option, str]:
         """What `decide` says; the first rank's word: sums may differ in their last bits."""
@@ -317,6 +318,7 @@ class Pilot:
             "records": list(self.records),
             "evidence": self.evidence.state_dict(),
             "arrivals": self.arrivals.state_dict(),
+            "audits": list(self.audits),
             "passes": self.passes,
             "pacing": self.pacing.to_plain(),
             "steps": [self._met, self._done],
@@ -333,13 +335,16 @@ class Pilot:
         steps = [Plain(met_done, "its steps").whole(name) for name in ("met", "done")]
         evidence, arrivals, passes = Evidence(), Arrivals(), found.whole("passes")
         evidence.load_state_dict(state["evidence"])
+        audits = found.numbers("audits") if "audits" in found else []
         arrivals.load_state_dict(found.get("arrivals"))
         decision = PilotDecision.from_plain(dict(state["decision"]))
         decisions = [PilotDecision.from_plain(dict(made)) for made in state["decisions"]]
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
         self.arrivals, self.passes = arrivals, passes
+        self.audits = deque(audits, maxlen=WINDOW)
         self.records = [dict(record) for record in state["records"]]
         self.pacing.load(state["pacing"])
+        self.pacing.given(self.held_out.trial.cost)
         self._gained = found.number("gained")
         self._met, self._done = steps
         self.account.load_state_dict(found.inside("account").content)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from sifting.data.tree import describe
+from sifting.model.failed_call import FAILURES
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,9 @@ class Trial:
         schedule: of the learning rate, which you step once an update. With it and `updates` the run ends
             sooner where selection pays: the schedule is moved on by what is gained, and the loader ends
             when the progress of so many plain batches is made.
+        cost: what scoring a batch takes, as a share of the time of training it. By default the clock
+            tells in the first steps, so that on a busy machine a run may decide otherwise than the same
+            run on an idle one.
     """
 
     held_out: Iterable[Any] | None = None
@@ -44,6 +52,7 @@ class Trial:
     accumulate: int = 1
     clip: float | None = None
     schedule: LRScheduler | None = None
+    cost: float | None = None
 
     def __post_init__(self) -> None:
         if (
@@ -62,6 +71,13 @@ class Trial:
             raise ValueError(
                 f"updates={self.updates!r}: give the number of batches that are trained"
             )
+        cost = self.cost
+        if cost is not None and (
+            isinstance(cost, bool)
+            or not isinstance(cost, int | float)
+            or not 0 <= cost < float("inf")
+        ):
+            raise ValueError(f"cost={cost!r}: give a share of a training step, from 0, or None")
         if (self.loss is None) != (self.optimizer is None):
             missing = "optimizer" if self.optimizer is None else "loss"
             raise ValueError(f"a trial trains with loss= and optimizer=, and {missing}= is missing")
@@ -105,7 +121,32 @@ def read_held_out(batches: Iterable[Any], *, most: int, size: Callable[[Any], in
     seen = 0
     for batch in islice(batches, most):
         found.append(batch)
-        seen += size(batch)
+        with naming_held_out(batch, len(found)):
+            seen += size(batch)
         if seen >= most:
             break
     return found
+
+
+@contextmanager
+def naming_held_out(batch: Any, number: int) -> Iterator[None]:
+    """While open, an error is one of the held-out samples, which a run comes to in its midst.
+
+    >>> with naming_held_out(torch.zeros(4, 3), 2):
+    ...     raise ValueError("no labels are found")
+    Traceback (most recent call last):
+    ValueError: batch 2 of the Trial's held_out= is (4, 3): no labels are found. Give a list or a loader of ...
+
+    Args:
+        batch: that is read or scored.
+        number: of it, from 1.
+    """
+    try:
+        yield
+    except FAILURES as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"batch {number} of the Trial's held_out= is {describe(batch)}: {str(error).rstrip('.')}. Give "
+            "a list or a loader of batches like those that are trained"
+        ) from error
