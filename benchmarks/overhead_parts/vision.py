@@ -13,6 +13,7 @@ from typing import Any
 from overhead_parts.judging import METRICS, Means, judged, means
 from sifting import InputExit, MemoryExit, Sifter, TunedExit
 from sifting.exits.base import TrainedBatch
+from sifting.exits.predictors import WIDTH, Rate
 from sifting.recipes import resnet as recipe
 from sifting.training.problem import Problem
 
@@ -20,11 +21,15 @@ STAGES = "resnet.encoder.stages"
 BEFORE = "second stage"  # what the others are to rank as well as
 ADDITIVE, INPUT, MEMORY = "additive, as in the paper", "input", "memory"
 SLOWER = 0.003  # a learning rate of the exit's own head: its default is 0.01
-EXITS: dict[str, tuple[str, float, dict[str, Any]]] = {  # tuned: where, how fast, what is left out
+EXITS: dict[str, tuple[str, Rate, dict[str, Any]]] = {  # tuned: where, how fast, what is left out
     "second stage": (f"{STAGES}.1", 0.01, {}),
     "second stage, lr 0.003": (f"{STAGES}.1", SLOWER, {}),
+    "second stage, lr by width": (f"{STAGES}.1", WIDTH, {}),
+    "second stage, view 16, lr by width": (f"{STAGES}.1", WIDTH, {"view": 16}),
     "second stage, view 16, lr 0.003": (f"{STAGES}.1", SLOWER, {"view": 16}),
     "first stage": (f"{STAGES}.0", 0.01, {}),
+    "first stage, lr by width": (f"{STAGES}.0", WIDTH, {}),
+    "first stage, view 16, lr by width": (f"{STAGES}.0", WIDTH, {"view": 16}),
     "first stage, view 20, bf16": (f"{STAGES}.0", 0.01, {"view": 20, "precision": "bf16"}),
     "first stage, view 16": (f"{STAGES}.0", 0.01, {"view": 16}),
     "first stage, view 16, lr 0.003": (f"{STAGES}.0", SLOWER, {"view": 16}),
@@ -40,6 +45,7 @@ EXITS: dict[str, tuple[str, float, dict[str, Any]]] = {  # tuned: where, how fas
         {"view": 16},
     ),
     "stem, view 16, lr 0.003": ("resnet.embedder", SLOWER, {"view": 16}),
+    "stem, view 16, lr by width": ("resnet.embedder", WIDTH, {"view": 16}),
 }
 
 

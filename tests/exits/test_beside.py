@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from sifting import AdditiveExit, MemoryExit, Sifter
 from sifting.exits.beside import Beside
 from sifting.exits.block import BlockExit
+from sifting.exits.thread_context import Context
 from sifting.exits.turns import ThreadTurn
 from sifting.rng import RandomState
 from tests.helpers.loaders import KINDS, Counted, make_loader, seed_everything, streams
@@ -371,6 +372,22 @@ def test_a_failure_beside_the_step_surfaces_in_the_loop() -> None:
         frame.name == "forward" for frame in traceback.extract_tb(caught.value.__traceback__)
     )
     assert not [t for t in threading.enumerate() if t.name.startswith("sifting-ahead")]
+
+
+def test_a_thread_that_fails_before_it_reads_anything_does_not_hold_the_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sifter = Sifter(make_net(), ahead=1, audit_every=0, **EXITS["block"])
+
+    def fail(context: Context) -> Any:
+        raise ArithmeticError("no context")
+
+    def on_batch(step: int) -> None:
+        if step == 3:
+            monkeypatch.setattr(Context, "open", fail)
+
+    with pytest.raises(ArithmeticError, match="no context"):
+        train(sifter, make_loader_of("samples"), on_batch=on_batch)
 
 
 def test_a_loader_that_fails_ahead_fails_in_its_turn() -> None:

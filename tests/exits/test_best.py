@@ -10,7 +10,7 @@ import transformers as hf
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import Sifter
+from sifting import Sifter, SiftingWarning
 from sifting.exits.best import AGAIN, FIRST, LATER, BestExit
 from sifting.exits.block import BlockExit
 from sifting.exits.economy import Economy
@@ -177,6 +177,45 @@ def test_it_goes_on_identically_from_a_state(clock: Clock) -> None:
             assert torch.equal(chosen[0], chosen[1])
             assert torch.equal(chosen[0], chosen[2])
         assert repr(one.exit) == repr(two.exit)
+
+
+def test_the_ways_of_a_state_go_on_whatever_the_next_batch_is_like(clock: Clock) -> None:
+    """How many positions are labelled, and how long sequences are, differs from batch to batch."""
+    torch.manual_seed(0)
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL)).eval()
+    one = Sifter(model, keep=0.5, exit="auto", audit_every=0)
+    _run(one, clock, [token_batch(size=8, length=32)] * FIRST)
+    assert isinstance(one.exit, BestExit)
+    # the way in use is one that a batch of another length would not suggest
+    one.exit.used = next(way for way in one.exit.ways if way.name == "exit 1, view=16")
+    two = Sifter(model, keep=0.5, exit="auto", audit_every=0)
+    two.load_state_dict(one.state_dict())
+    batch = token_batch(size=8, length=24)
+    chosen = [sifter.select(batch).indices for sifter in (one, two)]
+    assert torch.equal(*chosen)
+    assert isinstance(two.exit, BestExit)
+    assert [way.name for way in two.exit.ways] == [way.name for way in one.exit.ways]
+    assert repr(two.exit) == "BestExit(exit 1, view=16)"
+
+
+def test_where_the_way_in_use_is_not_to_be_had_any_more_all_are_measured_anew(
+    clock: Clock,
+) -> None:
+    torch.manual_seed(0)
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL)).eval()
+    batches = [token_batch(size=8, length=32)] * (FIRST + 3)
+    one = Sifter(model, keep=0.5, exit="auto", audit_every=0)
+    _run(one, clock, batches[:FIRST])
+    assert isinstance(one.exit, BestExit)
+    one.exit.used = next(way for way in one.exit.ways if way.name == "exit 1, view=16")
+    two = Sifter(model, keep=0.5, exit="auto", audit_every=0, rows=2)
+    with pytest.warns(SiftingWarning, match="saved with other settings"):
+        two.load_state_dict(one.state_dict())
+    _run(two, clock, batches[:1])
+    assert isinstance(two.exit, BestExit)
+    assert two.exit.looking
+    _run(two, clock, batches[1:])
+    assert two.exit.used is not None
 
 
 def test_language_models_are_tried_with_fewer_rows_and_shorter_views(clock: Clock) -> None:

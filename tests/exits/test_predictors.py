@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sifting.exits.predictors import Linear, Predictor, Translator
+from sifting.exits.predictors import WIDTH, Linear, Predictor, Translator
 
 CPU = torch.device("cpu")
 X = torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
@@ -31,6 +31,28 @@ def test_it_is_nothing_at_first_and_learns() -> None:
     assert not head(X).any()
     assert torch.equal(translator(X), X), "a residual map"
     assert (learned()(X).argmax(1) == Y).double().mean() > 0.95
+
+
+def test_by_width_many_features_do_not_throw_it_about() -> None:
+    """At one rate for all, an update of a wide head changes its outputs by more than they should be."""
+    generator = torch.Generator().manual_seed(1)
+    losses: dict[Any, float] = {}
+    for lr in (0.01, WIDTH):
+        head = Linear(torch.zeros(1, 1024), (2,))
+        head.ready(CPU, lr)
+        generator.manual_seed(1)
+        total = 0.0
+        for _ in range(100):
+            x = torch.randn(32, 1024, generator=generator)
+            noise = torch.randn(32, generator=generator)
+            y = (x[:, :256].mean(1) * 16 + noise > 0).long()
+            total += float(F.cross_entropy(head(x), y).detach())
+            head.study(lambda head=head, x=x, y=y: (F.cross_entropy(head(x), y), len(y)))  # type: ignore[misc]
+            head.step()
+        losses[lr] = total / 100
+    assert losses[WIDTH] < 0.9 * losses[0.01]
+    assert Linear(torch.zeros(1, 4), (2,)).rate(WIDTH) == 0.01
+    assert Translator(X[None]).rate(WIDTH) == 0.01
 
 
 def test_lessons_are_taken_together_by_how_much_they_are_of() -> None:

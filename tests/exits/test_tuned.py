@@ -156,6 +156,7 @@ def test_a_broken_batch_does_not_break_the_exit_for_good(net: Net) -> None:
     ("options", "error", "message"),
     [
         ({"lr": 0.0}, ValueError, "lr=0.0 must be above 0"),
+        ({"lr": "wide"}, ValueError, "lr='wide' must be above 0, or 'width'"),
         ({"rows": 0}, ValueError, "rows=0 must be at least 1"),
         ({"at": 1.5}, TypeError, "at=1.5"),
     ],

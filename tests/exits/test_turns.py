@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -90,6 +91,26 @@ def test_without_streams_the_host_waits_and_a_failure_lets_it_go() -> None:
     turn.hold()
     assert turn.over
     beside.join()
+
+
+def test_a_device_that_records_no_event_any_more_holds_nobody(said: list[str]) -> None:
+    """After a fault of the device every call of it fails, in the thread and then in the step."""
+
+    class Broken(Stream):
+        def record_event(self) -> str:
+            raise RuntimeError("device-side assert")
+
+    turn = ThreadTurn(Broken("thread", said))
+
+    def work() -> None:
+        with turn.working({}):
+            pass
+
+    with ThreadPoolExecutor(1) as executor:
+        future = executor.submit(work)
+        future.add_done_callback(turn.ended)
+        turn.hold()
+    assert isinstance(future.exception(), RuntimeError)
 
 
 def test_a_stream_of_the_lowest_priority_where_there_are_any(

@@ -94,6 +94,7 @@ class Beside:
         ahead.future = self._executor.submit(
             self._scored, ahead.batch, exit, plan, economy, context, ahead.turn
         )
+        ahead.future.add_done_callback(ahead.turn.ended)
 
     def prove(
         self, batch: Any, plan: Plan, scores_B: Tensor, random: bool, hooks: list[str]

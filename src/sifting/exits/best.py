@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from sifting.exits.base import Exit, Setting
 from sifting.exits.block import BlockExit
-from sifting.exits.ways import Way, check_saved_way, possible_ways
+from sifting.exits.ways import Way, check_saved_way, possible_ways, saved_ways
 from sifting.log import say
 from sifting.measure.costs import HALF, Costs, WayCost
 from sifting.measure.quality import quality
@@ -126,25 +126,32 @@ class BestExit(Exit):
             for way in self.ways:
                 way.prepare(plan, model, probe, score)
             return
-        tried = possible_ways(plan, model, probe, generator=self.generator, vary=self.vary)
-        for way in tried:
-            try:
-                way.exit.bind(model, self._stack)
-                way.prepare(plan, model, probe, score)
-            except (ValueError, RuntimeError) as error:
-                self.refused[way.name] = str(error)
-                continue
-            if any(way.same(other) for other in self.ways):
-                continue
-            if self._ranks is not None:
-                way.exit.join(self._ranks)
-            self.ways.append(way)
+        free: dict[str, Any] = {"generator": self.generator, "vary": self.vary}
+        for way in saved_ways(self._loaded, **free):
+            self._try(way, plan, model, probe, score)
+        if not self.ways:  # nothing was loaded, or nothing of it fits this model
+            for way in possible_ways(plan, model, probe, **free):
+                self._try(way, plan, model, probe, score)
         if not self.ways:
             raise ValueError(
                 "exit='auto' finds no way to score this model early: "
                 + "; ".join(f"{name}: {why}" for name, why in self.refused.items())
             )
         self._restore()
+
+    def _try(self, way: Way, plan: Plan, model: nn.Module, probe: Any, score: Score) -> None:
+        """Take a way where it fits the model, and looks at something that no other looks at."""
+        try:
+            way.exit.bind(model, self._stack)
+            way.prepare(plan, model, probe, score)
+        except (ValueError, RuntimeError) as error:
+            self.refused[way.name] = str(error)
+            return
+        if any(way.same(other) for other in self.ways):
+            return
+        if self._ranks is not None:
+            way.exit.join(self._ranks)
+        self.ways.append(way)
 
     def _score_for(self, plan: Plan) -> Score:
         """The score that ways are tried with: the user's, or what suits the objective."""
@@ -212,7 +219,7 @@ class BestExit(Exit):
             if self._pending:
                 with self._charging(way, self._device):
                     way.exit.learn(plan)
-            elif way is self.used or self.used is None:
+            elif way is (self.used or self.ways[0]):
                 way.exit.learn(plan)
         self._selections += 1
         if self._pending:
@@ -307,10 +314,10 @@ class BestExit(Exit):
             check_saved_way(name, ways.get(name))
         self._loaded = dict(ways.content)
         self._was_used = str(state["used"])
-        if self.ways:
-            self._restore()
         self._selections, self._look_ends, self._next = counts
         self._steps = steps
+        if self.ways:
+            self._restore()
 
     def _restore(self) -> None:
         """Put a loaded state into the ways, once these are made."""
@@ -320,6 +327,8 @@ class BestExit(Exit):
             if way.name in self._loaded:
                 way.load_state_dict(self._loaded[way.name])
         self.used = next((way for way in self.ways if way.name == self._was_used), None)
+        if self.used is None and self._was_used and not self.looking:
+            self._look_ends = self._selections + FIRST  # it does not fit any more: measured anew
         self._loaded = {}
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sifting.exits.checks import by_sample
+from sifting.exits.predictors import Rate
 from sifting.exits.tuned import TunedExit
 from sifting.model.call import mask_of
 from sifting.model.failed_call import failed_calls
@@ -42,13 +43,13 @@ class InputExit(TunedExit):
     It needs one prediction per sample; language models want a `TunedExit`.
 
     Args:
-        lr: learning rate of its own Adam.
+        lr: learning rate of its own Adam; or "width" (see `TunedExit`).
     """
 
     remedy = "exit='tuned', exit=MemoryExit()"
     cheaper = "exit=MemoryExit(), or a larger every="
 
-    def __init__(self, *, lr: float = 1e-2) -> None:
+    def __init__(self, *, lr: Rate = 1e-2) -> None:
         super().__init__(lr=lr)
         self._member: Any = None  # of a batch that the model is given as it is
         self._by_losses = False  # whether it learns from exact losses, which the model is run for

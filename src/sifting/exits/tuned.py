@@ -32,7 +32,7 @@ from sifting.exits.lessons import (
     score_rows,
     study_losses,
 )
-from sifting.exits.predictors import Average, Linear, Predictor, Translator
+from sifting.exits.predictors import Average, Linear, Predictor, Rate, Translator, checked_rate
 from sifting.model.call import mask_of
 from sifting.model.failed_call import FAILURES, failed_calls
 from sifting.model.features import by_graph, channels_of, pooled_features, stopped_at, stopped_in
@@ -68,7 +68,8 @@ class TunedExit(Exit):
         at: block number from 1, or the dotted path of any module. By default a twelfth of the
             stack's depth, the second stage of a network of stages, or a module about a tenth of the
             way through any other network.
-        lr: learning rate of its own Adam.
+        lr: learning rate of its own Adam; or "width", for heads of its own ½ over the number of
+            features, 0.01 at most: with hundreds of features the default is too fast.
         rows: labelled positions, at most, that one update of a translator uses.
     """
 
@@ -78,14 +79,12 @@ class TunedExit(Exit):
     cheaper = "an earlier exit (TunedExit(at)), exit='input', or exit=MemoryExit()"
     default_explore = 0.25  # an insurance: even a tuned exit decays on data seen many times
 
-    def __init__(self, at: int | str | None = None, *, lr: float = 1e-2, rows: int = 512) -> None:
+    def __init__(self, at: int | str | None = None, *, lr: Rate = 1e-2, rows: int = 512) -> None:
         if at is not None and (isinstance(at, bool) or not isinstance(at, int | str)):
             raise TypeError(f"at={at!r}: give a block number from 1, or a module's path")
-        if not lr > 0:
-            raise ValueError(f"lr={lr!r} must be above 0")
         if rows < 1:
             raise ValueError(f"rows={rows!r} must be at least 1")
-        self.at, self.lr, self.rows = at, lr, rows
+        self.at, self.lr, self.rows = at, checked_rate(lr), rows
         self.stack: Stack | None = None
         self.k = 0
         self.path = ""

@@ -67,6 +67,10 @@ class ThreadTurn:
                 self._read = self._stream.record_event()
             self._queued.set()
 
+    def ended(self, *_: Any) -> None:
+        """The thread is done, if only since it failed before it read anything: nobody waits for it."""
+        self._queued.set()
+
     def hold(self) -> None:
         """In the thread that trains: what it queues from here on may write what was read."""
         self._queued.wait()

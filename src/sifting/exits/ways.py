@@ -31,6 +31,7 @@ EXITS: dict[str, Callable[[], Exit]] = {
     "exit 1": lambda: BlockExit(1),
     "input": InputExit,
 }
+AT = "tuned at "  # before the path of a module
 FEW = 4  # the part of the labelled positions that is tried is one in so many
 
 
@@ -90,8 +91,16 @@ class Way:
                 chosen, seen = located(plan, batch), batch
             return self.exit.score(chosen, model, seen, score, learn)
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """What of each candidate it looks at, as arguments of an `Economy`."""
+        rows, view = self.economy.rows, self.economy.view
+        found = {"rows": rows, "view": None if view is None else view.size}
+        return {key: value for key, value in found.items() if value is not None}
+
     def state_dict(self) -> dict[str, Any]:
         return {
+            "asked": self.asked,
             "exit": self.exit.state_dict(),
             "economy": self.economy.state_dict(),
             "seconds": list(self.seconds),
@@ -110,9 +119,31 @@ class Way:
 
 def check_saved_way(name: str, saved: Mapping[str, Any]) -> None:
     """Raise ValueError unless a way of this name, which is yet to be made, can continue from a state."""
-    kind = name.partition(",")[0]
-    exit = EXITS[kind]() if kind in EXITS else TunedExit()
-    Way(name, exit).load_state_dict(saved)
+    Plain(saved, f"the way {name!r}").made("asked", lambda asked: Economy(**asked))
+    _made(name.partition(",")[0], saved["asked"], torch.Generator(), True).load_state_dict(saved)
+
+
+def saved_ways(
+    saved: Mapping[str, Any], *, generator: torch.Generator, vary: bool
+) -> Iterator[Way]:
+    """The ways that a state knows: another batch would suggest other lengths, and so other ways.
+
+    Args:
+        saved: states of ways by their names.
+        generator, vary: see `possible_ways`.
+    """
+    for name, state in saved.items():
+        if vary or not state["asked"]:
+            yield _made(name.partition(",")[0], state["asked"], generator, vary)
+
+
+def _made(kind: str, asked: Mapping[str, Any], generator: torch.Generator, vary: bool) -> Way:
+    """A way by the name of its exit and what it looks at."""
+    make = EXITS.get(kind, partial(TunedExit, kind.removeprefix(AT)))
+    precision: Precision | None = "auto" if vary and kind != "input" else None
+    economy = Economy(**asked, precision=precision, generator=generator)
+    said = [f"{key}={value!r}" for key, value in asked.items()]
+    return Way(", ".join([kind, *said]), make(), economy)
 
 
 def possible_ways(
@@ -127,20 +158,16 @@ def possible_ways(
         generator: the sifter's own.
         vary: whether how much of each candidate is looked at is left to us.
     """
-    exits = {name: make for name, make in EXITS.items() if name != "input" or not plan.heads}
-    for path in _earlier(plan, model, probe):
-        exits[f"tuned at {path}"] = partial(TunedExit, path)
+    exits = [name for name in EXITS if name != "input" or not plan.heads]
+    exits += [f"{AT}{path}" for path in _earlier(plan, model, probe)]
     economies: list[dict[str, Any]] = [{}]
     if vary:
         economies += _economies(plan, probe)
-    for name, make in exits.items():
+    for name in exits:
         for asked in economies:
             if name == "input" and asked:
                 continue  # it looks at coarse images and averages anyway
-            said = ", ".join(f"{key}={value!r}" for key, value in asked.items())
-            precision: Precision | None = "auto" if vary and name != "input" else None
-            economy = Economy(**asked, precision=precision, generator=generator)
-            yield Way(f"{name}, {said}" if said else name, make(), economy)
+            yield _made(name, asked, generator, vary)
 
 
 def _earlier(plan: Plan, model: nn.Module, probe: Any) -> list[str]:
