@@ -38,10 +38,8 @@ from sifting.parallel.ranks import Ranks
 from sifting.plain import Plain
 from sifting.step import Rehearsed, Step
 
-WAITING, DECIDE_EVERY = (
-    100,
-    50,
-)  # records that wait for a log at most; steps between decisions without looks
+WAITING = 100  # records that wait for a log at most
+DECIDE_EVERY = 50  # steps between decisions, where nothing is looked at
 
 
 class Pilot:
@@ -340,8 +338,7 @@ class Pilot:
         decision = PilotDecision.from_plain(dict(state["decision"]))
         decisions = [PilotDecision.from_plain(dict(made)) for made in state["decisions"]]
         self.evidence, self.decision, self.decisions = evidence, decision, decisions
-        self.arrivals, self.passes = arrivals, passes
-        self.audits = deque(audits, maxlen=WINDOW)
+        self.arrivals, self.passes, self.audits = arrivals, passes, deque(audits, maxlen=WINDOW)
         self.records = [dict(record) for record in state["records"]]
         self.pacing.load(state["pacing"])
         self.pacing.given(self.held_out.trial.cost)
