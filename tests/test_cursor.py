@@ -96,3 +96,18 @@ def test_choices_that_were_made_ahead_by_ids_are_part_of_the_place() -> None:
         choice, everything = choice_of(draw)
         assert len(choice.ids) == draw.size
         assert isinstance(everything, bool)
+
+
+def test_what_gives_no_batches_is_refused_before_it_is_iterated() -> None:
+    data = TensorDataset(torch.randn(12, 8), torch.randint(0, 5, (12,)))
+    sifter = Sifter(Net(), exit=1, score="loss")
+    with pytest.raises(
+        TypeError, match=r"a TensorDataset is a data set.*DataLoader\(TensorDataset"
+    ):
+        sifter(data)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"sifter\(None\): give the loader"):
+        sifter(None)  # type: ignore[arg-type]
+    loader: Any = DataLoader(data, batch_size=4)
+    loader = sifter(loader)  # under the same name, and so once more in the next epoch
+    with pytest.raises(TypeError, match="the loader is sifted already"):
+        sifter(loader)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from torch.utils.data import Dataset
 
 from sifting.data.drawing import IndexSource
 from sifting.data.pooling import PoolPosition, PoolSource
@@ -108,6 +110,34 @@ def among(place: LoaderPlace) -> str:
     if isinstance(place, Position):
         return "candidate batches"
     return "indices of a DataLoader" if isinstance(place, IndexPosition) else "pooled batches"
+
+
+def check_loader(loader: Any, *, sifted: bool) -> None:
+    """Raise unless something gives batches that were not chosen from already.
+
+    >>> check_loader(5, sifted=False)
+    Traceback (most recent call last):
+    TypeError: sifter(5): give the loader that your loop iterates, such as a DataLoader
+
+    Args:
+        loader: what was passed to a sifter.
+        sifted: whether that came from a sifter.
+    """
+    if sifted:
+        raise TypeError(
+            "the loader is sifted already, and its batches would be chosen from once more: pass the loader "
+            "itself, and where the loop is made anew each epoch, give sifter(loader) a name of its own"
+        )
+    if isinstance(loader, Dataset) and not isinstance(loader, Iterable):
+        kind = type(loader).__name__
+        raise TypeError(
+            f"a {kind} is a data set, which gives samples and no batches: pass DataLoader({kind}(…), batch_size=…)"
+            ", with batch_size=None where each of its entries is a batch"
+        )
+    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        raise TypeError(
+            f"sifter({loader!r}): give the loader that your loop iterates, such as a DataLoader"
+        )
 
 
 def check_place(place: LoaderPlace | None, source: type, loader: Any, *, draws: str) -> None:

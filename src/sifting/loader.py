@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from sifting.budget import tokens_in
-from sifting.cursor import LoaderPlace, check_place, choice_of
+from sifting.cursor import LoaderPlace, check_loader, check_place, choice_of
 from sifting.data.accelerated import EpochEnd
 from sifting.data.by_index import namer
 from sifting.data.documents import nothing_to_choose
@@ -44,6 +44,7 @@ class SiftedLoader:
     """
 
     def __init__(self, sifter: Sifter, loader: Iterable[Any]) -> None:
+        check_loader(loader, sifted=isinstance(loader, SiftedLoader))
         self.sifter = sifter
         self.loader = loader
         self._source = self._make_source()
@@ -276,7 +277,7 @@ class SiftedLoader:
             made = sifter.chooser.of_ids.choose(drawn, size, name=name)
             ordinal = meter.counts["selections"] + source.sifted_ahead + 1
             keep = sifter.schedule.keep_at(before + number)
-            audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal)
+            audited = sifter.rule.policy.scored and sifter.auditor.due(keep, ordinal, reads=True)
             read = made.with_candidates(drawn) if audited else made.ids
             choice = {**made.to_plain(), "everything": audited}
             return DrawnStep(read, len(made.ids), len(drawn), sifts=True, choice=choice)

@@ -110,7 +110,7 @@ class Sifter:
             the precision of your training step.
         nonfinite: "raise" on scores that are not finite, or "drop" to rank them last.
         audit_every: selections between two audits of the choice against exact losses; 0 for
-            none. By default as many as make audits cost 1 % of training.
+            none. By default as many as make audits cost 1 % of training, and of reading.
         audit_log: a file that each audit's early and exact losses are appended to (`sifting.theory`).
         draws: "samples": the loader's batch size is what is trained, and 1/keep times as many
             candidates are drawn from it; "batch": each batch of the loader is the candidates.

@@ -102,9 +102,43 @@ def test_numbers_that_are_no_places_are_named() -> None:
     for number in (-1, 4, 2**70):
         with pytest.raises(ValueError, match=f"the ID {number} "):
             LossTable(4).slots([0, number])
-    with pytest.raises(ValueError, match=str(loss_table.MANY)):
-        LossTable().slots([loss_table.MANY])
+    with pytest.raises(ValueError, match="the ID -1 is not one of a MemoryExit"):
+        LossTable().slots([3, -1])
     assert LossTable().slots([]).tolist() == []
+
+
+def test_numbers_far_apart_are_keys_and_take_no_room() -> None:
+    table = LossTable()
+    far = [loss_table.MANY, -(2**62), 2**70, 5]
+    assert table.slots(far).tolist() == [0, 1, 2, 3]
+    assert table.slots(torch.tensor([5, -(2**62)])).tolist() == [3, 1]
+    assert len(table) == 4
+
+    near = LossTable()  # until such a number comes, numbers are places
+    near.write(near.slots([3]), torch.tensor([1.5]))
+    assert near.slots([2**40]).tolist() == [4]
+    assert near.read(near.slots([3]))[0].tolist() == [1.5]
+    again = LossTable()
+    again.load_state_dict(near.state_dict())
+    assert again.slots([2**40, 3]).tolist() == [4, 3]
+
+    near = LossTable()  # room that grows as numbers are met goes on growing
+    near.reserve(loss_table.MANY // 2)
+    assert near.slots([loss_table.MANY]).tolist() == [loss_table.MANY]
+
+
+class Shy:
+    """Prints without telling which one it is."""
+
+    def __repr__(self) -> str:
+        return "Shy()"
+
+
+def test_keys_that_print_alike_are_not_taken_for_one() -> None:
+    table, one = LossTable(), Shy()
+    assert table.slots([one, one]).tolist() == [0, 0]
+    with pytest.raises(ValueError, match=r"the IDs Shy\(\) and Shy\(\) are different and print"):
+        table.slots([Shy()])
 
 
 def test_room_that_was_made_ahead_is_for_ids_of_any_kind() -> None:

@@ -4,12 +4,13 @@ import io
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from sifting import MemoryExit, Sifter, SiftingWarning, TunedExit
 from sifting.exits.memory import MISSED, scores_of
@@ -394,3 +395,44 @@ def test_where_the_sifter_draws_by_index_other_names_are_not_asked_for(net: Net)
     sifter = Sifter(net, exit=MemoryExit(), keep=0.5, **named)
     train(net, sifter(loader()))
     assert "keys" not in sifter.exit.state_dict()
+
+
+def test_audits_read_one_per_cent_more_by_default(net: Net) -> None:
+    read: list[int] = []
+
+    class Read(Dataset[Any]):
+        def __len__(self) -> int:
+            return 1200
+
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            read.append(index)
+            return torch.full((8,), index / 1200), index % 5
+
+    sifter = Sifter(net, exit=MemoryExit(), keep=0.25)
+    for x, y in sifter(DataLoader(Read(), batch_size=4, shuffle=True)):
+        F.cross_entropy(net(x), y).backward()
+    assert sifter.stats().audits == 1
+    assert len(read) == 1200 + 12
+
+
+def test_ids_of_any_kind_are_remembered_and_saved(net: Net) -> None:
+    x, y = torch.randn(12, 8), torch.randint(0, 5, (12,))
+    names = [UUID(int=i) for i in range(12)]
+    batches = [{"x": x[i : i + 4], "y": y[i : i + 4], "id": names[i : i + 4]} for i in (0, 4, 8)]
+    own: dict[str, Any] = {
+        "forward": lambda model, batch: model(batch["x"]),
+        "labels": lambda batch: batch["y"],
+        "ids": "id",
+    }
+    sifter = Sifter(net, exit=MemoryExit(), keep=0.5, **own)
+    for batch in sifter(batches):
+        F.cross_entropy(net(batch["x"]), batch["y"]).backward()
+    file = io.BytesIO()
+    torch.save(sifter.state_dict(), file)
+    file.seek(0)
+    again = Sifter(net, exit=MemoryExit(), keep=0.5, **own)
+    again.load_state_dict(torch.load(file, weights_only=True))
+    for one in (sifter, again):
+        losses = one.exit.remembered(names)[0]  # type: ignore[attr-defined]
+        assert not losses.isnan().all()
+        assert one.exit.state_dict()["keys"][0] == ("UUID", repr(names[0]))

@@ -38,6 +38,9 @@ def test_audits_come_as_often_as_asked_and_cost_one_per_cent_by_default() -> Non
     assert not any(auditor(every=0).due(0.5, n) for n in range(1, 100))
     assert [n for n in range(1, 150) if auditor(every=None).due(0.5, n)] == [67, 134]
     assert default_period(0.25) == 134, "fewer kept are a shorter step"
+    reading = [n for n in range(1, 300) if auditor(every=None).due(0.5, n, reads=True)]
+    assert reading == [100, 200], "one batch more is read in a hundred"
+    assert default_period(0.9, reads=True) == default_period(0.9)
     by.meter.counts["selections"] = 6
     assert by.due(0.5), "by default the selection just made"
 

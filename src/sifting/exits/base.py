@@ -220,7 +220,8 @@ def ids_in(call: Call, batch: Any, who: str = "a MemoryExit") -> Sequence[Any]:
     if call.ids is None:
         raise ValueError(
             f"{who} has to know which sample is which: iterate over sifter(loader) with a DataLoader "
-            "over a map-style data set, or pass ids= to the Sifter, the key of the batch that holds the "
+            "over a map-style data set (not one that Accelerate reads on one process for all, "
+            "dispatch_batches=True), or pass ids= to the Sifter, the key of the batch that holds the "
             "samples' IDs, its position, or a function of the batch"
         )
     ids, size = call.ids_of(batch), call.samples.size(batch)

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sifting.data.stream import plain_index
+from sifting.data.keys import Key, plain_keys
 
 BITS = 10
 GROUP = 2**BITS  # samples that have one bound
-MANY = 2**31  # samples: a larger number is no index, but a hash or a mistake
+MANY = (
+    2**24
+)  # a number above it is a place only where there is room for an eighth of so many already
+SHARE = 8
 MOSTLY = 0.99  # of the sum of losses, that one batch takes out of it
 LATER = 2**13  # losses written whose groups' bounds may wait
 MOST = 2**15 - 1  # times passed over that are told apart
@@ -37,7 +40,8 @@ class LossTable:
     bound first.
 
     Args:
-        size: number of samples, where IDs are whole numbers below it; it grows otherwise.
+        size: number of samples, where IDs are whole numbers below it; it grows otherwise. Whole numbers are
+            places, unless most of those places would stay empty: then they are keys, as anything else hashable.
     """
 
     def __init__(self, size: int | None = None) -> None:
@@ -46,7 +50,8 @@ class LossTable:
         self.bounds_G = torch.empty(0)
         self._waiting: list[Tensor] = []  # slots of losses that the bounds do not cover yet
         self._waiting_count = 0
-        self._slots: dict[Hashable, int] = {}  # of IDs that are not whole numbers
+        self._slots: dict[Key, int] = {}  # of IDs that are no places
+        self._objects: dict[Key, Any] = {}  # what they are the plain forms of, of some
         self._length, self._limit, self._known = 0, size, 0
         self._numbered = size is not None  # whether IDs are whole numbers, as far as it is known
         # a loss may be negative (of densities), and to be passed over must raise a score
@@ -77,14 +82,15 @@ class LossTable:
         """The place of each sample, with room made for new ones.
 
         Args:
-            ids: whole numbers, which are places themselves, or anything hashable.
+            ids: whole numbers, which are places themselves while there are not many below them, or anything
+                hashable.
         """
         if isinstance(ids, Tensor):
             slots_B = ids.long().cpu()
         else:
             found = _whole(ids)
             if found is None:
-                return self._keyed([plain_index(one) for one in ids])
+                return self._keyed(ids)
             slots_B = found
         if self._slots:
             return self._keyed(slots_B.tolist())
@@ -93,24 +99,46 @@ class LossTable:
         limit = self._limit
         bounds = slots_B.aminmax()
         least, most = int(bounds.min.item()), int(bounds.max.item())
-        if least < 0 or most >= (MANY if limit is None else limit):
-            wrong_B = (slots_B < 0) | (slots_B >= (MANY if limit is None else limit))
-            room = f"from 0 to {limit - 1}" if limit is not None else f"from 0 to {MANY - 1:,}"
-            raise ValueError(
-                f"the ID {int(slots_B[wrong_B][0])} is not one of a MemoryExit({limit or ''}), whose whole "
-                f"numbers go {room}: give it the size of the data set, or IDs that are strings"
-            )
+        if limit is None and max(-least, most) >= max(MANY, SHARE * self._length):
+            return self._keyed(
+                slots_B.tolist()
+            )  # hashes, say: places for all would fill the memory
+        if least < 0 or (limit is not None and most >= limit):
+            raise self._no_place(least if least < 0 else most)
         self._numbered = True
         self.reserve(most + 1)
         return slots_B
 
+    def _no_place(self, number: int) -> ValueError:
+        room = "from 0 on" if self._limit is None else f"from 0 to {self._limit - 1}"
+        return ValueError(
+            f"the ID {number} is not one of a MemoryExit({self._limit or ''}), whose whole numbers go {room}: "
+            "give it the size of the data set, or IDs that are strings"
+        )
+
     def _keyed(self, ids: Sequence[Any]) -> Tensor:
+        """Places in the order in which keys come."""
+        keys = plain_keys(ids)
         if self._numbered:
-            raise ValueError(
-                f"the ID {ids[0]!r} is not a whole number, but those before it were: give all samples "
-                "IDs of one kind"
-            )
-        slots_B = torch.tensor([self._slots.setdefault(one, len(self._slots)) for one in ids])
+            odd = next((key for key in keys if not isinstance(key, int)), None)
+            if odd is not None:
+                raise ValueError(
+                    f"the ID {odd!r} is not a whole number, but those before it were: give all samples "
+                    "IDs of one kind"
+                )
+            if self._limit is not None:
+                raise self._no_place(max(ids, key=abs))
+            # numbers that were places so far are keys from now on
+            self._slots = {place: place for place in range(self._length)}
+            self._numbered = False
+        for key, one in zip(keys, ids, strict=True):
+            by_name = type(key) is tuple and not isinstance(one, tuple | frozenset)
+            if by_name and self._objects.setdefault(key, one) != one:
+                raise ValueError(
+                    f"the IDs {one!r} and {self._objects[key]!r} are different and print alike: give IDs that "
+                    "are strings"
+                )
+        slots_B = torch.tensor([self._slots.setdefault(key, len(self._slots)) for key in keys])
         self.reserve(len(self._slots))
         return slots_B.long()
 
@@ -218,19 +246,14 @@ class LossTable:
 
 
 def _whole(ids: Sequence[Any]) -> Tensor | None:
-    """IDs as a tensor, NumPy's and torch's numbers too; None where they are not whole numbers.
+    """IDs as a tensor, NumPy's and torch's numbers too; None where they are not whole numbers of 64 bits.
 
     By way of an array, which is several times as fast as `torch.tensor`.
     """
     try:
         numbers = array("q", ids)
-    except TypeError:
+    except (TypeError, OverflowError):
         return None
-    except OverflowError:
-        most = max(ids, key=abs)
-        raise ValueError(
-            f"the ID {most} has more than 64 bits: give IDs that are strings"
-        ) from None
     return torch.frombuffer(numbers, dtype=torch.long) if numbers else torch.empty(0).long()
 
 

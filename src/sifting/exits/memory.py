@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sifting.data.stream import plain_indices
+from sifting.data.keys import plain_keys
 from sifting.exits.base import Exit, Setting, TrainedBatch, ids_in
 from sifting.exits.loss_table import MOST, LossTable
 from sifting.exits.table_state import check_table
@@ -54,7 +54,7 @@ class MemoryExit(Exit):
 
     Args:
         size: samples in the data set, where IDs are whole numbers below it; by default the memory
-            grows as it meets them, and IDs may be anything that can be a key of a dict.
+            grows as it meets them, and IDs may be anything that can be a key of a dict and prints as what it is.
         revisit: how much a score rises each time its sample is passed over, in mean losses; 0
             for not at all.
     """
@@ -182,7 +182,7 @@ class MemoryExit(Exit):
         # not written yet: on a GPU, reading them now would wait for the forward
         self._trained.append((self.table.slots(ids), losses_B.detach()))
         if self._ranks is not None:
-            self._untold.append((plain_indices(ids), losses_B.detach()))
+            self._untold.append((plain_keys(ids), losses_B.detach()))
         self._missed, self._under_way = 0, True
         if len(self._trained) > MISSED:  # in warm-up nothing is scored
             self._write()

@@ -24,16 +24,21 @@ EXPLORED = 0.5  # share of random picks that is advised, where there are fewer
 COST = 0.01  # share of training time that audits may take by default
 
 
-def default_period(keep: float) -> int:
+def default_period(keep: float, *, reads: bool = False) -> int:
     """Selections between audits that cost 1 % of training.
 
-    >>> default_period(0.5)
-    67
+    >>> default_period(0.5), default_period(0.25, reads=True)
+    (67, 300)
 
     An audit is a forward of all candidates; a step is a forward and a backward of the kept,
     about three forwards of them.
+
+    Args:
+        keep: the share that is kept.
+        reads: whether candidates are read for the audit alone: that too is 1 % of the reading then.
     """
-    return math.ceil(1 / (3 * keep) / COST)
+    forwards = 1 / (3 * keep)
+    return math.ceil(max(forwards, 1 / keep - 1 if reads else 0) / COST)
 
 
 class ExitAdvice(Protocol):
@@ -98,14 +103,15 @@ class Auditor:
         """
         return self._logs and not self._random and not (self.by_loss or self.reducible)
 
-    def due(self, keep: float, selection: int | None = None) -> bool:
+    def due(self, keep: float, selection: int | None = None, *, reads: bool = False) -> bool:
         """Whether a selection is to be audited.
 
         Args:
             keep: the share that is kept.
             selection: its number, from 1; by default the one just made.
+            reads: whether candidates are read for the audit alone.
         """
-        every = default_period(keep) if self.every is None else self.every
+        every = default_period(keep, reads=reads) if self.every is None else self.every
         number = self.meter.counts["selections"] if selection is None else selection
         return every > 0 and number % every == 0
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from sifting.data.keys import as_ids
 from sifting.data.samples import BatchSize, Samples, Take
 from sifting.model.failed_call import FAILURES, note_call
 
@@ -81,16 +81,7 @@ class Call:
                 f"ids={self.ids!r} is not in the batch ({members}): let the loader yield the samples' "
                 "IDs, or pass ids=lambda batch: …"
             ) from error
-        if isinstance(found, list | tuple) and any(isinstance(one, str | tuple) for one in found):
-            return list(found)
-        ids_B = torch.as_tensor(found)
-        if ids_B.ndim != 1 or ids_B.is_floating_point() or ids_B.dtype == torch.bool:
-            raise ValueError(
-                f"ids={self.ids!r} gave a tensor of {ids_B.dtype} and shape {tuple(ids_B.shape)}: a whole "
-                "number, a string or a tuple for each sample is needed"
-            )
-        ids: Sequence[Any] = ids_B.long()  # type: ignore[assignment]  # iterates like one
-        return ids
+        return as_ids(found, asked=self.ids)
 
     def without_ids(self, batch: Any) -> Any:
         """What a batch holds beside its samples' IDs."""
