@@ -241,6 +241,25 @@ def test_a_loss_that_never_gives_logits_in_training_is_scored(tmp_path: Path) ->
     assert fused.losses == plain.losses
 
 
+@pytest.mark.parametrize("packing", [False, True])
+def test_experts_are_trained_with_their_routers_term_and_scored_without(
+    tmp_path: Path, packing: bool
+) -> None:
+    def model() -> Any:
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 16, "intermediate_size": 32, "num_local_experts": 4}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 3}
+        told = {"output_router_logits": True, "router_aux_loss_coef": 0.5}
+        config = hf.MixtralConfig(vocab_size=65, pad_token_id=0, **sizes, **heads, **told)
+        return hf.MixtralForCausalLM(config)
+
+    plain = run(tmp_path, Watched, model=model(), packing=packing)
+    whole = run(tmp_path, model=model(), packing=packing, sift={"keep": 1.0})
+    assert whole.losses == plain.losses
+    sifted = run(tmp_path, model=model(), packing=packing)
+    assert sifted.sifter.stats().selections == 4
+
+
 def test_trainers_of_other_things_are_refused_by_name() -> None:
     class Pairs(SiftMixin, trl.DPOTrainer):  # type: ignore[misc]
         pass

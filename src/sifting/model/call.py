@@ -227,22 +227,6 @@ def logits_of(output: Any) -> dict[str, Tensor]:
     return {"logits": logits} if isinstance(logits, Tensor) else {}
 
 
-def loss_of(output: Any) -> Tensor | None:
-    """The reduced loss in a model's output, where there is one."""
-    if isinstance(output, Tensor):
-        return output if output.numel() == 1 and output.ndim == 0 else None
-    if isinstance(output, Mapping):
-        loss = output.get("loss")
-    elif isinstance(output, list | tuple):
-        loss = output[0] if output else None
-        if not (isinstance(loss, Tensor) and loss.numel() == 1):  # (logits, loss), as some have it
-            scalars = [one for one in output if isinstance(one, Tensor) and one.ndim == 0]
-            loss = scalars[0] if len(scalars) == 1 else None
-    else:
-        loss = getattr(output, "loss", None)
-    return loss if isinstance(loss, Tensor) and loss.numel() == 1 else None
-
-
 def mask_of(batch: Any) -> Tensor | None:
     """The attention mask of a batch, also where the inputs are one half of a pair."""
     if isinstance(batch, list | tuple) and batch:
