@@ -293,7 +293,7 @@ def _way_of(model: nn.Module, members: Mapping[str, Any]) -> CallWay:
     known = parameters(model)
     kinds = {parameter.kind for parameter in known.values()}
     if not known or inspect.Parameter.VAR_KEYWORD in kinds:
-        return model, (), {**members, **_no_cache(model, members)}
+        return model, (), {**members, **no_cache(model, members)}
     named = {
         name: value
         for name, value in members.items()
@@ -307,7 +307,7 @@ def _way_of(model: nn.Module, members: Mapping[str, Any]) -> CallWay:
         and name not in named
     ]
     if named and not missing:
-        return model, (), {**named, **_no_cache(model, named)}
+        return model, (), {**named, **no_cache(model, named)}
     tensors = [value for value in members.values() if isinstance(value, Tensor)]
     alone = len(missing) == 1 or (not missing and len(known) == 1)
     if not named and alone and len(tensors) == 1:
@@ -319,7 +319,7 @@ def _way_of(model: nn.Module, members: Mapping[str, Any]) -> CallWay:
     )
 
 
-def _no_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def no_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Decoders keep keys and values for generation unless told not to: memory for nothing."""
     if "use_cache" in kwargs or "use_cache" not in parameters(model):
         return {}
