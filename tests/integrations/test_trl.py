@@ -171,6 +171,14 @@ def test_packed_and_padded_candidates_are_chosen_alike(tmp_path: Path) -> None:
     assert len(rows[0]) == 4
 
 
+@pytest.mark.parametrize("name", ["completion", "bfd", "dft"])
+def test_scoring_beside_the_step_chooses_the_same_where_nothing_is_learned(
+    tmp_path: Path, name: str
+) -> None:
+    still = {**options(name), "learning_rate": 0.0, "max_steps": 6}
+    assert run(tmp_path, sift={"ahead": 1}, **still).seen == run(tmp_path, **still).seen
+
+
 def test_noise_on_embeddings_does_not_reach_the_scores(tmp_path: Path) -> None:
     plain = run(tmp_path, max_steps=1)
     noisy = run(tmp_path, max_steps=1, neftune_noise_alpha=50.0)

@@ -45,7 +45,7 @@ def _balance(output: Any, model: nn.Module | None) -> Tensor | None:
     found = output.get("aux_loss") if isinstance(output, Mapping) else None
     if model is None or not isinstance(found, Tensor) or found.numel() != 1:
         return None
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     # the model's own forward goes by its attribute, which is read from the config once
     weight = getattr(model, COEFFICIENT, getattr(text, COEFFICIENT, None))
