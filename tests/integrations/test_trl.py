@@ -22,7 +22,16 @@ from sifting.integrations.trl import (  # noqa: E402
     dft_losses,
     fused_losses,
 )
-from tests.helpers.trl_sft import PAPER, Sifted, Watched, data, llama, make, run  # noqa: E402
+from tests.helpers.trl_sft import (  # noqa: E402
+    PAPER,
+    Sifted,
+    Watched,
+    data,
+    documents_of,
+    llama,
+    make,
+    run,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("default"),  # of TRL and datasets, not ours
@@ -71,19 +80,6 @@ def test_so_it_is_before_the_first_selection(tmp_path: Path) -> None:
     plain = run(tmp_path, Watched, **options("bfd"))
     sifted = run(tmp_path, sift={"warmup_steps": 99}, **options("bfd"))
     assert (sifted.losses, sifted.seen) == (plain.losses, plain.seen)
-
-
-def documents_of(rows: list[list[int]]) -> list[tuple[int, ...]]:
-    """Samples of a batch of any layout: what stands before each end of text, without padding."""
-    found: list[tuple[int, ...]] = []
-    for row in rows:
-        part: list[int] = []
-        for token in row:
-            part.append(token)
-            if token == 1:
-                found.append(tuple(part))
-                part = []
-    return found
 
 
 @pytest.mark.parametrize("name", [*(n for n in OPTIONS if n != "neftune"), "lora", "all-linear"])
