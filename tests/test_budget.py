@@ -232,6 +232,29 @@ def test_what_a_step_leaves_over_is_the_next_ones() -> None:
     assert again.carry == budget.carry
 
 
+def test_documents_too_coarse_for_a_step_still_keep_the_average() -> None:
+    """Three of four are too many for 0.7 and two are too few: the steps before decide which."""
+    budget, kept = Budget("tokens", MEAN), []
+    costs = torch.full((4,), 510.0, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        found = budget.choose(torch.rand(4), costs, 0.7, rule=Rule(), generator=generator)
+        kept.append(len(found.indices_K))
+    assert set(kept) == {2, 3}
+    assert sum(kept) == 0.7 * 4 * 20
+
+
+def test_a_document_beyond_the_budget_does_not_come_in_by_an_exchange() -> None:
+    """3,000 is closer to a budget of 2,403 than all the others together, and does not fit."""
+    budget = Budget("tokens", MEAN)
+    costs = torch.tensor([3000.0, *[30.0] * 15], dtype=torch.float64)
+    with pytest.warns(SiftingWarning, match="such samples are passed over"):
+        found = budget.choose(
+            torch.ones(16), costs, 0.7, rule=Rule(), generator=torch.Generator().manual_seed(0)
+        )
+    assert found.indices_K.tolist() == list(range(1, 16))
+
+
 def test_what_the_argument_stands_for() -> None:
     assert make_budget("samples", MEAN) is None
     assert repr(make_budget(len, MEAN)) == "len"

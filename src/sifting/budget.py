@@ -26,10 +26,12 @@ TOKENS = "tokens"
 class Budget:
     """Chooses candidates whose costs come to a share of all candidates' costs.
 
-    A step never spends more than it may, and leaves 2 % at most, where the costs allow it. What it
+    Where the costs allow it, a step spends no more than it may, and leaves 2 % at most. What it
     leaves is spent by the next ones, 2 % of its own budget by each, so that none misses its budget by
-    more and the average holds. A candidate that costs more than the whole budget of its step is
-    passed over, which is said once; where all do, the cheapest is kept.
+    more and the average holds. Where no choice of the candidates comes so close, the closest is taken,
+    over or under, and what the steps before have left, or took too much, decides which. A candidate that
+    costs more than the whole budget of its step is passed over, which is said once; where all do, the
+    cheapest is kept.
 
     Args:
         given: "tokens", or a function `(batch) -> costs`.
@@ -108,7 +110,10 @@ class Budget:
         """
         share = keep * float(costs_B.sum())
         more = min(max(self.carry, 0.0), SLACK * share)
-        budget = max(share + more, float(costs_B.min()))
+        lowest = float(costs_B.min())
+        budget = max(share + more, lowest)
+        # by half of a candidate, no more: the next of this size is then on the other side
+        aim = share + min(max(self.carry, -lowest / 2), lowest / 2)
         highest = float(costs_B.max())
         if highest > (1 + SLACK) * budget / ranks and not self._said:
             self._said = True
@@ -123,6 +128,7 @@ class Budget:
             rule=rule,
             generator=generator,
             least=min(ranks, len(costs_B)),
+            aim=aim,
         )
         spent = float(costs_B[found.indices_K.cpu()].sum())
         # where costs are too coarse for the budget, debts must not pile up

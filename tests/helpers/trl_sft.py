@@ -69,6 +69,19 @@ def data(count: int = 64, *, chat: bool = False) -> Any:
     )
 
 
+def documents_of(rows: list[list[int]]) -> list[tuple[int, ...]]:
+    """Samples of a batch of any layout: what stands before each end of text, without padding."""
+    found: list[tuple[int, ...]] = []
+    for row in rows:
+        part: list[int] = []
+        for token in row:
+            part.append(token)
+            if token == 1:
+                found.append(tuple(part))
+                part = []
+    return found
+
+
 class Watched(SFTTrainer):  # type: ignore[misc]
     """Remembers what each step trained, and its loss."""
 

@@ -22,7 +22,16 @@ from sifting.integrations.trl import (  # noqa: E402
     dft_losses,
     fused_losses,
 )
-from tests.helpers.trl_sft import PAPER, Sifted, Watched, data, llama, make, run  # noqa: E402
+from tests.helpers.trl_sft import (  # noqa: E402
+    PAPER,
+    Sifted,
+    Watched,
+    data,
+    documents_of,
+    llama,
+    make,
+    run,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("default"),  # of TRL and datasets, not ours
@@ -39,6 +48,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "neftune": {"neftune_noise_alpha": 5.0},
     "dft": {"loss_type": "dft"},
     "smoothing": {"label_smoothing_factor": 0.1},
+    "packed smoothing": {"label_smoothing_factor": 0.1, "packing": True},
     "accumulation": {"gradient_accumulation_steps": 2},
     "checkpointing": {"gradient_checkpointing": True},
 }
@@ -72,19 +82,6 @@ def test_so_it_is_before_the_first_selection(tmp_path: Path) -> None:
     assert (sifted.losses, sifted.seen) == (plain.losses, plain.seen)
 
 
-def documents_of(rows: list[list[int]]) -> list[tuple[int, ...]]:
-    """Samples of a batch of any layout: what stands before each end of text, without padding."""
-    found: list[tuple[int, ...]] = []
-    for row in rows:
-        part: list[int] = []
-        for token in row:
-            part.append(token)
-            if token == 1:
-                found.append(tuple(part))
-                part = []
-    return found
-
-
 @pytest.mark.parametrize("name", [*(n for n in OPTIONS if n != "neftune"), "lora", "all-linear"])
 def test_every_way_of_training_is_sifted(tmp_path: Path, name: str) -> None:
     given = options(name) if name in OPTIONS else {}
@@ -94,7 +91,11 @@ def test_every_way_of_training_is_sifted(tmp_path: Path, name: str) -> None:
     stats = trainer.sifter.stats()
     assert stats.selections == len(trainer.seen)
     # of an odd number of documents, the larger half
-    assert 0 <= 2 * stats.samples_trained - stats.candidates_seen <= (4 if name == "bfd" else 0)
+    assert (
+        0
+        <= 2 * stats.samples_trained - stats.candidates_seen
+        <= (4 if name in ("bfd", "packed smoothing") else 0)
+    )
     assert stats.rho_approx is not None
     assert stats.rho_approx > 1.0  # harder ones than at random
     if name != "wrapped":
@@ -164,6 +165,14 @@ def test_packed_and_padded_candidates_are_chosen_alike(tmp_path: Path) -> None:
     rows = [documents_of(selection.batch["input_ids"].tolist()) for selection in kept]
     assert rows[0] == rows[1]
     assert len(rows[0]) == 4
+
+
+@pytest.mark.parametrize("name", ["completion", "bfd", "dft"])
+def test_scoring_beside_the_step_chooses_the_same_where_nothing_is_learned(
+    tmp_path: Path, name: str
+) -> None:
+    still = {**options(name), "learning_rate": 0.0, "max_steps": 6}
+    assert run(tmp_path, sift={"ahead": 1}, **still).seen == run(tmp_path, **still).seen
 
 
 def test_noise_on_embeddings_does_not_reach_the_scores(tmp_path: Path) -> None:
@@ -239,6 +248,25 @@ def test_a_loss_that_never_gives_logits_in_training_is_scored(tmp_path: Path) ->
     fused = run(tmp_path, model=llama(WithoutLogits))
     assert fused.seen == plain.seen
     assert fused.losses == plain.losses
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_experts_are_trained_with_their_routers_term_and_scored_without(
+    tmp_path: Path, packing: bool
+) -> None:
+    def model() -> Any:
+        torch.manual_seed(0)
+        sizes = {"hidden_size": 16, "intermediate_size": 32, "num_local_experts": 4}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 3}
+        told = {"output_router_logits": True, "router_aux_loss_coef": 0.5}
+        config = hf.MixtralConfig(vocab_size=65, pad_token_id=0, **sizes, **heads, **told)
+        return hf.MixtralForCausalLM(config)
+
+    plain = run(tmp_path, Watched, model=model(), packing=packing)
+    whole = run(tmp_path, model=model(), packing=packing, sift={"keep": 1.0})
+    assert whole.losses == plain.losses
+    sifted = run(tmp_path, model=model(), packing=packing)
+    assert sifted.sifter.stats().selections == 4
 
 
 def test_trainers_of_other_things_are_refused_by_name() -> None:

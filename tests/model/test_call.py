@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from sifting import Sifter
-from sifting.model.call import Call, logits_of, loss_of, mask_of
+from sifting.model.call import Call, logits_of, mask_of
 
 
 class OneArgument(nn.Module):
@@ -177,8 +177,6 @@ def test_outputs_of_every_kind_are_read() -> None:
     z, loss = torch.zeros(4, 5), torch.tensor(2.0)
     for output in (z, {"logits": z}, (z,), {"loss": loss, "logits": z}, (loss, z)):
         assert any(torch.equal(found, z) for found in logits_of(output).values())
-    assert loss_of({"loss": loss, "logits": z}) is loss
-    assert loss_of(z) is None
     mask = torch.ones(4, 6)
     assert mask_of({"attention_mask": mask}) is mask
     assert mask_of(z) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import types
 from typing import Any
 
 import pytest
@@ -126,3 +127,19 @@ def test_whose_a_hook_is() -> None:
     assert of_torch(functools.partial(torch.relu))
     assert of_torch(nn.Linear(1, 1).forward)
     assert not of_torch(Net().forward)
+
+
+def test_a_forward_that_was_put_around_the_models_own_runs_the_copy(net: Net) -> None:
+    """As TRL's fused head does: its closure holds the bound method that was there before."""
+    own = net.eval().forward
+
+    def around(self: nn.Module, x: torch.Tensor, *, plus: float = 1.0) -> torch.Tensor:
+        return own(x) + plus
+
+    net.forward = types.MethodType(around, net)  # type: ignore[method-assign]
+    replica = Replica(net)
+    with modules_run(net) as originals:
+        found = replica.model(X)
+    assert originals == []
+    torch.testing.assert_close(found, own(X) + 1.0)
+    assert own.__self__ is net

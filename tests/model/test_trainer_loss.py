@@ -80,3 +80,33 @@ def test_labels_that_are_missing() -> None:
     assert losses is not None
     with pytest.raises(ValueError, match=r"'labels', and the batch holds \['input_ids'\]"):
         losses(torch.nn.Identity(), {"input_ids": torch.zeros(2, 3)})
+
+
+@pytest.mark.parametrize("how", ["smoother", "function"])
+def test_packed_documents_have_the_losses_that_they_have_alone(how: str) -> None:
+    torch.manual_seed(0)
+    model = hf.LlamaForCausalLM(hf.LlamaConfig(**SMALL, num_key_value_heads=2)).eval()
+
+    def smooth(output: Any, labels: Tensor, num_items_in_batch: Tensor | None = None) -> Tensor:
+        logits, wanted = output.logits[:, :-1].transpose(1, 2), labels[:, 1:]
+        total = F.cross_entropy(logits, wanted, label_smoothing=0.2, reduction="sum")
+        return total / num_items_in_batch
+
+    own = {"compute_loss_func": smooth} if how == "function" else {}
+    losses = trainer_losses(trainer(model, **own or {"label_smoother": LabelSmoother(epsilon=0.2)}))
+    assert losses is not None
+    rows = [torch.randint(5, 150, (1, size)) for size in (6, 2, 9)]
+    labels = [row.clone() for row in rows]
+    for one in labels:
+        one[0, 0] = -100  # no document's first token is predicted from the one before
+    labels[0][0, :4] = -100
+    packed = {
+        "input_ids": torch.cat(rows, dim=1),
+        "position_ids": torch.cat([torch.arange(row.shape[1]) for row in rows])[None],
+        "labels": torch.cat(labels, dim=1),
+    }
+    with torch.no_grad():
+        alone = [
+            losses(model, {"input_ids": a, "labels": b}) for a, b in zip(rows, labels, strict=True)
+        ]
+        torch.testing.assert_close(losses(model, packed), torch.cat(alone), rtol=1e-4, atol=1e-5)

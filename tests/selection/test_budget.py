@@ -99,3 +99,26 @@ def test_every_rank_gets_about_as_much():
     paid = [float(costs[hand].sum()) for hand in hands]
     assert max(paid) <= 1.02 * min(paid)
     assert all(deal(torch.tensor([100, 1, 1]), 3))
+
+
+@pytest.mark.parametrize("explore", [0.0, 0.25, 0.5])
+def test_what_is_kept_comes_as_close_as_any_choice_does(explore):
+    """Also where random picks have a share, and where nothing comes within 2 %."""
+    chance, rule = random.Random(5), Rule(explore=explore)
+    generator = torch.Generator().manual_seed(0)
+    for number in range(200):
+        size = chance.choice([3, 4, 6, 8, 12])
+        costs = [
+            2 ** chance.randint(0, 11) if number % 2 else chance.randint(1, 99) for _ in range(size)
+        ]
+        budget = max(chance.choice([0.1, 0.3, 0.5, 0.7, 0.9]) * sum(costs), min(costs))
+        scores = torch.rand(size, generator=generator)
+        kept = choose_within(scores, torch.tensor(costs), budget, rule=rule, generator=generator)
+        total = sum(costs[i] for i in kept.indices_K.tolist())
+        sums = {0}
+        for cost in costs:  # those longer than the whole budget are passed over
+            sums |= {one + cost for one in sums} if cost <= budget else set()
+        if any(0.98 * budget <= one <= budget for one in sums):
+            assert 0.98 * budget - 1e-6 <= total <= budget + 1e-6
+        else:
+            assert abs(total - budget) == pytest.approx(min(abs(one - budget) for one in sums))

@@ -20,7 +20,7 @@ from sifting.chooser.finite import finite
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor
 from sifting.measure.meter import Meter
-from sifting.parallel.ranks import Ranks, Share, even_count
+from sifting.parallel.ranks import Ranks, Share, even_count, spread
 from sifting.selection.budget import deal
 from sifting.selection.choice import Choice, Rule
 from sifting.selection.policies import Random
@@ -126,12 +126,17 @@ class Chooser:
             count = min(wanted * len(sizes), len(scores_B))
         else:
             count = self.schedule.count(step=step, size=len(scores_B))
-        if together is not None:
+        counts: tuple[int, ...] = ()
+        if together is not None and self.samples.documents(batch) is not None:
+            # packed documents make rows of any length, so ranks need not have as many: keep= is kept
+            count = max(count, len(sizes))
+            counts = spread(count, len(sizes))
+        elif together is not None:
             count = even_count(count, sizes)
         choice = rule(scores_B, count, self.generator)
         mine, kept, reuse = slice(None), batch, self.scorer.reuse
         if together is not None:
-            share = Share(together.rank, sizes, choice.indices_K)
+            share = Share(together.rank, sizes, choice.indices_K, counts)
             mine = share.mine
             if count < len(scores_B) or len(set(sizes)) > 1:
                 kept = together.exchange(batch, share, self.samples)

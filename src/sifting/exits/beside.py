@@ -27,6 +27,7 @@ from sifting.exits.base import Exit
 from sifting.exits.drawn_ahead import (
     DrawnAhead,
     check_copy,
+    check_originals,
     check_repeatable,
     check_unwritten,
     versions_of,
@@ -121,7 +122,11 @@ class Beside:
         context = Context(device, scorer.autocasts, torch.get_default_device(), None)
         with modules_run(scorer.model) as originals:
             again = scorer.economy.again()
-            found_B, _ = self._scored(batch, exit, plan, again, context, None)
+            try:
+                found_B, _ = self._scored(batch, exit, plan, again, context, None)
+            except Exception:
+                check_originals(originals)  # where they ran, the copy was passed by: say that
+                raise
         check_copy(originals, found_B, scores_B.cpu(), exact=device.type == "cpu")
         self._proven.add(scorer.kind(batch))
 

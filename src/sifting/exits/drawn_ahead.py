@@ -111,6 +111,20 @@ def check_repeatable(random: bool, hooks: list[str]) -> None:
         )
 
 
+def check_originals(originals: list[str]) -> None:
+    """Raise where a copy of a model runs modules of the model itself.
+
+    Args:
+        originals: modules of the model itself that ran when the copy did.
+    """
+    if originals:
+        raise ValueError(
+            f"ahead=1: a copy of the model still runs {originals[0] or 'the model'!r} of the model itself, "
+            "which your step trains at the same time: forward= and losses= must call the model that they are "
+            "given, and modules must keep others as submodules; or leave out ahead="
+        )
+
+
 def check_copy(originals: list[str], found_B: Tensor, wanted_B: Tensor, *, exact: bool) -> None:
     """Raise where a copy of a model cannot take the model's place.
 
@@ -120,12 +134,7 @@ def check_copy(originals: list[str], found_B: Tensor, wanted_B: Tensor, *, exact
         wanted_B: by the model.
         exact: whether they have to be the same to the last bit.
     """
-    if originals:
-        raise ValueError(
-            f"ahead=1: a copy of the model still runs {originals[0] or 'the model'!r} of the model itself, "
-            "which your step trains at the same time: forward= and losses= must call the model that they are "
-            "given, and modules must keep others as submodules; or leave out ahead="
-        )
+    check_originals(originals)
     same = torch.equal(found_B.nan_to_num(), wanted_B.nan_to_num())
     if not same and (exact or not torch.allclose(found_B, wanted_B, 1e-3, 1e-4, equal_nan=True)):
         row = int((found_B - wanted_B).abs().nan_to_num().argmax())

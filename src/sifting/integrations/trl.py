@@ -23,6 +23,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from sifting.data.documents import document_of_position, documents
 from sifting.integrations.trainer import SiftMixin
+from sifting.model.call import no_cache
 from sifting.model.parts import IGNORE
 from sifting.selection.tokens import MEAN, MeanOfTokens, Tokens, weighed
 from sifting.sifter import Sifter
@@ -105,7 +106,7 @@ def dft_losses(model: nn.Module, batch: Any) -> Tensor:
     """The loss of `loss_type="dft"`, one per sample: that of each token, weighed by its probability."""
     labels_BT = batch["labels"][:, 1:]
     inputs = {name: value for name, value in batch.items() if name != "labels"}
-    logits_BTV = model(**inputs).logits[:, :-1].float()
+    logits_BTV = model(**inputs, **no_cache(model, inputs)).logits[:, :-1].float()
     losses_BT = F.cross_entropy(logits_BTV.movedim(-1, 1), labels_BT, reduction="none")
     return fused_losses(-losses_BT, batch, dft=True)
 

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from sifting.model import parts
 from sifting.model.by_sample import check_reduced, reduced_losses
-from sifting.model.call import logits_of, loss_of
+from sifting.model.call import logits_of
 from sifting.model.matching import tolerances
 from sifting.model.objective import GIVEN
+from sifting.model.own_loss import loss_of
 from sifting.model.parts import reduced_loss
 from sifting.selection.tokens import MEAN
 
@@ -196,7 +197,7 @@ def verify(plan: Plan, model: nn.Module, piece: Any) -> None:
     except IndexError:  # a label of no class, where nothing says what the classes are
         reduced_losses(plan.call, model, piece)  # names its row
         raise
-    own = loss_of(output)
+    own = loss_of(output, model)
     if own is None:
         return
     if plan.kind == "model":

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.model.call import Call, loss_of
+from sifting.model.call import Call
 from sifting.model.matching import tolerances
+from sifting.model.own_loss import loss_of
 from sifting.model.parts import IGNORE
 
 MOST_IGNORED = 16  # numbers that are tried as the one that means no label
@@ -56,7 +57,7 @@ def reduced_losses(
             losses.append(torch.zeros(()))  # no label, nothing to learn: the lowest score
             continue
         try:
-            loss = loss_of(call.run(model, sample, with_labels=True))
+            loss = loss_of(call.run(model, sample, with_labels=True), model)
         except IndexError as error:  # torch: "Target 77 is out of bounds."
             shown = {name: value[0].tolist() for name, value in call.labels_of(sample).items()}
             row = i if rows is None else int(rows[i])
@@ -110,7 +111,7 @@ def check_reduced(call: Call, model: nn.Module, batch: Any, whole: Tensor) -> No
     rounding, tolerance = tolerances(whole, model)
     if any(abs(float(way) - float(whole)) <= 10 * rounding for way in ways):
         return
-    again = loss_of(call.run(model, batch, with_labels=True))
+    again = loss_of(call.run(model, batch, with_labels=True), model)
     if again is None or abs(float(again) - float(whole)) > tolerance:
         return
     raise ValueError(

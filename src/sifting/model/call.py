@@ -218,22 +218,6 @@ def logits_of(output: Any) -> dict[str, Tensor]:
     return {"logits": logits} if isinstance(logits, Tensor) else {}
 
 
-def loss_of(output: Any) -> Tensor | None:
-    """The reduced loss in a model's output, where there is one."""
-    if isinstance(output, Tensor):
-        return output if output.numel() == 1 and output.ndim == 0 else None
-    if isinstance(output, Mapping):
-        loss = output.get("loss")
-    elif isinstance(output, list | tuple):
-        loss = output[0] if output else None
-        if not (isinstance(loss, Tensor) and loss.numel() == 1):  # (logits, loss), as some have it
-            scalars = [one for one in output if isinstance(one, Tensor) and one.ndim == 0]
-            loss = scalars[0] if len(scalars) == 1 else None
-    else:
-        loss = getattr(output, "loss", None)
-    return loss if isinstance(loss, Tensor) and loss.numel() == 1 else None
-
-
 def mask_of(batch: Any) -> Tensor | None:
     """The attention mask of a batch, also where the inputs are one half of a pair."""
     if isinstance(batch, list | tuple) and batch:
@@ -300,7 +284,7 @@ def _way_of(model: nn.Module, members: Mapping[str, Any]) -> CallWay:
     known = parameters(model)
     kinds = {parameter.kind for parameter in known.values()}
     if not known or inspect.Parameter.VAR_KEYWORD in kinds:
-        return model, (), {**members, **_no_cache(model, members)}
+        return model, (), {**members, **no_cache(model, members)}
     named = {
         name: value
         for name, value in members.items()
@@ -314,7 +298,7 @@ def _way_of(model: nn.Module, members: Mapping[str, Any]) -> CallWay:
         and name not in named
     ]
     if named and not missing:
-        return model, (), {**named, **_no_cache(model, named)}
+        return model, (), {**named, **no_cache(model, named)}
     tensors = [value for value in members.values() if isinstance(value, Tensor)]
     alone = len(missing) == 1 or (not missing and len(known) == 1)
     if not named and alone and len(tensors) == 1:
@@ -326,7 +310,7 @@ def _way_of(model: nn.Module, members: Mapping[str, Any]) -> CallWay:
     )
 
 
-def _no_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def no_cache(model: nn.Module, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Decoders keep keys and values for generation unless told not to: memory for nothing."""
     if "use_cache" in kwargs or "use_cache" not in parameters(model):
         return {}

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from sifting.data.tree import describe
 from sifting.model.by_sample import reduced_losses
-from sifting.model.call import Call, logits_of, loss_of
+from sifting.model.call import Call, logits_of
 from sifting.model.matching import match_parts, one_each, reproducing, tolerances, usual
+from sifting.model.own_loss import loss_of
 from sifting.model.parts import (
     IGNORE,
     Part,
@@ -87,12 +88,12 @@ def resolve(
     given: dict[str, Tensor] | None = None
     if call.takes_labels(model, batch):
         output = _with_labels(call, model, batch, rows)
-        reference, given = loss_of(output), logits_of(output)
+        reference, given = loss_of(output, model), logits_of(output)
         call = replace(call, always_labels=_needs_labels(call, model, batch, given))
     if given is None or not call.always_labels:
         output = call.run(model, batch)
         given = logits_of(output)
-        reference = loss_of(output) if reference is None and not given else reference
+        reference = loss_of(output, model) if reference is None and not given else reference
     refuse_time_first(call, model, batch, given)
     if not custom:
         _refuse_contrast(call, model, batch, given)
@@ -162,7 +163,10 @@ def _holds(
     size = call.samples.size(batch)
     for i in range(size):
         sample = call.samples.take(batch, torch.tensor([i]), size=size)
-        own, labels = loss_of(call.run(model, sample, with_labels=True)), call.labels_of(sample)
+        own, labels = (
+            loss_of(call.run(model, sample, with_labels=True), model),
+            call.labels_of(sample),
+        )
         if own is None or not bool(own.isfinite()):
             continue
         ours = sum(

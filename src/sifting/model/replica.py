@@ -11,7 +11,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -160,9 +160,13 @@ class Replica:
             return self.twin(value)
         if isinstance(value, MethodType):
             bound = self._swapped(value.__self__, 0)
-            return value if bound is value.__self__ else MethodType(value.__func__, bound)
+            called = self._swapped(value.__func__, depth)
+            same = bound is value.__self__ and called is value.__func__
+            return value if same else MethodType(called, bound)
         if depth == 0:
             return value
+        if isinstance(value, FunctionType) and value.__closure__:
+            return self._reclosed(value, depth)
         if isinstance(value, functools.partial):
             inner = [value.func, value.args, value.keywords]
             new = [self._swapped(one, depth - 1) for one in inner]
@@ -180,6 +184,32 @@ class Replica:
                 return value
             return type(value)(pairs)
         return value
+
+    def _reclosed(self, function: FunctionType, depth: int) -> FunctionType:
+        """A function whose closure holds the model's modules or their methods (a forward that somebody put
+        around the model's own), with their copies there.
+        """
+        cells = []
+        for cell in function.__closure__ or ():
+            try:
+                inside = cell.cell_contents
+            except ValueError:  # nothing is in it yet
+                cells.append(cell)
+                continue
+            new = self._swapped(inside, depth - 1)
+            cells.append(cell if new is inside else CellType(new))
+        if all(a is b for a, b in zip(cells, function.__closure__ or (), strict=True)):
+            return function
+        made = FunctionType(
+            function.__code__,
+            function.__globals__,
+            function.__name__,
+            function.__defaults__,
+            tuple(cells),
+        )
+        made.__kwdefaults__ = function.__kwdefaults__
+        made.__dict__.update(function.__dict__)
+        return made
 
 
 def of_torch(hook: Any) -> bool:

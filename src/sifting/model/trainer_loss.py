@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sifting.data.documents import DocumentSpan, documents
 from sifting.model.by_sample import Losses
+from sifting.model.call import no_cache
 from sifting.model.parts import IGNORE
 
 CLOSE = 1e-4  # relative difference of two reductions of the same losses: untrained, all are nearly alike
@@ -24,7 +26,8 @@ CLOSE_HALF = 2e-2  # the same, of losses in half precision
 def trainer_losses(trainer: Any) -> Losses | None:
     """The Trainer's own loss as `losses(model, batch)`; None where it takes the model's.
 
-    Its loss function can only reduce, so it is called once a sample, on one forward of them all.
+    Its loss function can only reduce, so it is called once a sample, on one forward of them all; of packed
+    rows, once a document.
 
     Args:
         trainer: a `transformers.Trainer`.
@@ -53,32 +56,46 @@ def _losses(
             "data collator yield them, or pass sift={'losses': …}"
         )
     labels = batch["labels"]
-    output = model(**{name: value for name, value in batch.items() if name != "labels"})
-    values = []
-    for i in range(len(labels)):
-        one = _row(output, i, len(labels))
-        label = labels[i : i + 1]
+    inputs = {name: value for name, value in batch.items() if name != "labels"}
+    # with a cache, documents of a packed row would look at one another
+    output = model(**inputs, **no_cache(model, inputs))
+    values, parts = [], []
+    for one, label in _samples(output, labels, documents(batch)):
+        parts.append(label)
         used = label[:, shift:] if shift else label
         if not label.is_floating_point() and bool((used == IGNORE).all()):
             values.append(torch.zeros((), device=label.device))  # nothing to learn
             continue
         values.append(function(one, label).float().reshape(()))
     values_B = torch.stack([value.to(values[0].device) for value in values])
-    _check_sum(function(output, labels), values_B, labels)
+    _check_sum(function(output, labels), values_B, parts)
     return values_B
 
 
-def _check_sum(whole: Tensor, values_B: Tensor, labels: Tensor) -> None:
+def _samples(
+    output: Any, labels: Tensor, spans: list[DocumentSpan] | None
+) -> Iterator[tuple[Any, Tensor]]:
+    """Output and labels of each sample: of a row, or of each document where rows hold several."""
+    if spans is None:
+        for i in range(len(labels)):
+            yield _part(output, labels.shape[:1], slice(i, i + 1)), labels[i : i + 1]
+        return
+    for row, start, stop in spans:
+        here = slice(row, row + 1), slice(start, stop)
+        yield _part(output, labels.shape, *here), labels[here]
+
+
+def _check_sum(whole: Tensor, values_B: Tensor, labels: list[Tensor]) -> None:
     """Raise where the loss of a batch is neither mean nor sum of its samples': weights of classes cancel
     in a mean over one sample, and a contrastive loss has nothing to compare with there.
     """
     ways = [values_B.mean(), values_B.sum()]
-    if not labels.is_floating_point() and labels.ndim > 1:
-        for used in (labels, labels[:, 1:]):
-            count_B = (used != IGNORE).flatten(1).sum(dim=1).to(values_B)
+    first = labels[0]
+    if not first.is_floating_point():
+        for shift in (0, 1) if first.ndim > 1 else (0,):
+            used = [label[:, shift:] if shift else label for label in labels]
+            count_B = torch.stack([(label != IGNORE).sum() for label in used]).to(values_B)
             ways.append((values_B * count_B).sum() / count_B.sum().clamp_min(1))
-    elif not labels.is_floating_point():
-        ways.append(values_B[labels.to(values_B.device) != IGNORE].mean())
     value, half = float(whole), whole.dtype in (torch.float16, torch.bfloat16)
     close = CLOSE_HALF if half else CLOSE
     if not math.isfinite(value) or not bool(values_B.isfinite().all()):
@@ -93,12 +110,13 @@ def _check_sum(whole: Tensor, values_B: Tensor, labels: Tensor) -> None:
     )
 
 
-def _row(output: Any, row: int, size: int) -> Any:
-    """A model's output of one of its samples."""
+def _part(output: Any, shape: Sequence[int], *here: slice) -> Any:
+    """What of a model's output is in one place of its first dimensions, which have this shape."""
+    dims = len(here)
 
     def of_one(value: Any) -> Any:
-        by_sample = isinstance(value, Tensor) and value.ndim > 0 and len(value) == size
-        return value[row : row + 1] if by_sample else value
+        goes = isinstance(value, Tensor) and value.shape[:dims] == tuple(shape[:dims])
+        return value[here] if goes else value
 
     if isinstance(output, Mapping):
         one: Any = copy.copy(output)

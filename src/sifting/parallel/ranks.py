@@ -109,6 +109,15 @@ def even_count(count: int, sizes: Sequence[int]) -> int:
     return min(-(-count // ranks), sum(sizes) // ranks) * ranks
 
 
+def spread(count: int, ranks: int) -> tuple[int, ...]:
+    """A number as evenly over the ranks as it goes.
+
+    >>> spread(7, 3)
+    (3, 2, 2)
+    """
+    return tuple(count // ranks + (rank < count % ranks) for rank in range(ranks))
+
+
 class Ranks:
     """The processes of one group, as seen by one of them.
 

@@ -47,6 +47,7 @@ def choose_within(
     rule: Rule,
     generator: torch.Generator,
     least: int = 1,
+    aim: float | None = None,
 ) -> Choice:
     """Choose candidates in the policy's order until a budget is spent.
 
@@ -55,16 +56,19 @@ def choose_within(
     ...               rule=Rule(), generator=g).indices_K
     tensor([1, 3])
 
-    What does not fit is passed over for what does. Where more than 2 % of the budget is left, single
-    candidates are exchanged to come closer.
+    What does not fit is passed over for what does. Where more than 2 % of the budget is left, some are
+    exchanged so that less is.
 
     Args:
         scores_B: what each is worth for its cost; one of −inf is kept only where others do not suffice.
         costs_B: what each costs.
-        budget: what all kept may cost; not exceeded, and 2 % of it left at most, where the costs allow it.
+        budget: what all kept may cost; where the costs allow it, it is not exceeded and 2 % of it left at
+            most. A candidate that costs more than all of it is kept only where others do not suffice.
         rule: policy, trim and explore; the share explored is one of the budget.
         generator: the CPU source of every random choice made here.
         least: how many are kept at least, the cheapest, where none fits.
+        aim: what the kept should come close to, over it or under, where the costs do not allow that; by
+            default the budget.
     """
     assert isinstance(rule.policy, Orders)
     size = len(scores_B)
@@ -75,17 +79,19 @@ def choose_within(
     last = max(sound, min(size, trimmed + least))
     pool_P, scores_P = ranked_B[trimmed:last], sorted_B[trimmed:last]
     wanted = pool_P[rule.policy.order(scores_P, generator)].tolist()
-    ruled = fill([costs[i] for i in wanted], (1 - rule.explore) * budget)
-    taken = [wanted[place] for place in ruled]
+    fits = [i for i in wanted if costs[i] <= budget + 1e-9]
+    share = (1 - rule.explore) * budget
+    ruled = fill([costs[i] for i in fits], share, aim=None if rule.explore else aim)
+    taken = [fits[place] for place in ruled]
     explored: set[int] = set()
     if rule.explore:
         kept = set(taken)
-        rest = [i for i in wanted if i not in kept]
+        rest = [i for i in fits if i not in kept]
         order = torch.randperm(len(rest), generator=generator).tolist()
-        spent = sum(costs[i] for i in taken)
-        found = fill([costs[rest[place]] for place in order], budget - spent, whole=budget)
-        explored = {rest[order[place]] for place in found}
-        taken += sorted(explored)
+        # those of the rule come first, and are exchanged only where random ones alone do not suffice
+        both = [*taken, *(rest[place] for place in order)]
+        taken = [both[place] for place in fill([costs[i] for i in both], budget, aim=aim)]
+        explored = set(taken) - kept
     if len(taken) < least:
         kept = set(taken)
         cheapest = sorted((i for i in wanted if i not in kept), key=lambda i: costs[i])
@@ -96,20 +102,30 @@ def choose_within(
     return Choice(indices_K, ones_K, explored_K, len(explored))
 
 
-def fill(costs: Sequence[float], budget: float, *, whole: float | None = None) -> list[int]:
+def fill(costs: Sequence[float], budget: float, *, aim: float | None = None) -> list[int]:
     """Places of what is taken, the first wanted first, so that the costs come close to a budget.
 
     >>> fill([6, 4, 2], 10), fill([7, 4, 4, 3], 10), fill([7, 4, 4, 1], 8)
     ([0, 1], [0, 3], [0, 3])
     >>> fill([60, 50, 55, 44], 100)   # 60 alone leaves too much: it makes room
     [2, 3]
+    >>> fill([51, 51, 51], 140), fill([51, 51, 51], 140, aim=120)   # nothing comes to 140 or a little less
+    ([0, 1, 2], [0, 1])
 
     Args:
         costs: in the order in which they are wanted.
-        budget: to be spent.
-        whole: of which 2 % may be left, where this budget is the rest of a larger one.
+        budget: to be spent, or 2 % less.
+        aim: what to come close to, over it or under, where no choice spends that; by default the budget.
     """
-    slack = SLACK * (budget if whole is None else whole)
+    slack = SLACK * budget
+    taken = _near(costs, budget, slack)
+    if -1e-9 <= budget - sum(costs[i] for i in taken) <= slack:
+        return taken
+    return _of_all(costs, budget, slack, budget if aim is None else aim)
+
+
+def _near(costs: Sequence[float], budget: float, slack: float) -> list[int]:
+    """The first wanted that fit, exchanged one by one as long as that comes closer to the budget."""
     total, taken = 0.0, []
     for place, cost in enumerate(costs):
         if total + cost <= budget + 1e-9:
@@ -129,8 +145,6 @@ def fill(costs: Sequence[float], budget: float, *, whole: float | None = None) -
             total -= costs[out]
         taken.append(into)
         total += costs[into]
-    if not -1e-9 <= budget - total <= slack:
-        taken = _of_all(costs, budget, slack) or taken
     return sorted(taken)
 
 
@@ -158,10 +172,10 @@ def _exchange(
     return (None if out == len(taken) else taken[out]), left[into]
 
 
-def _of_all(costs: Sequence[float], budget: float, slack: float) -> list[int] | None:
-    """Of all choices that meet the budget, the one that has the first wanted; None where none does.
+def _of_all(costs: Sequence[float], budget: float, slack: float, aim: float) -> list[int]:
+    """Of all choices that meet the budget, the one that has the first wanted; where none does, of the closest.
 
-    >>> _of_all([9, 7, 6, 5], 18, 0.3)   # no single exchange leads here
+    >>> _of_all([9, 7, 6, 5], 18, 0.3, 18)   # no single exchange leads here
     [1, 2, 3]
 
     Sums are counted in whole units, one bit each, so that none of the 2ᴾ choices is looked at alone. Whole
@@ -174,15 +188,18 @@ def _of_all(costs: Sequence[float], budget: float, slack: float) -> list[int] | 
     lost = 0 if unit == 1.0 else size  # by rounding, at most
     lowest = max(0, math.ceil((budget - slack) / unit - 1e-9) + lost)
     highest = math.floor(budget / unit + 1e-9)
-    if lowest > highest:
-        return None
-    allowed = (1 << highest + 1) - 1
+    goal = max(0.0, aim / unit)
+    beyond = max(highest, math.ceil(2 * goal))  # further off than taking nothing
+    allowed = (1 << beyond + 1) - 1
     sums = [1]  # bit n: some of the candidates from this one on come to n units
     for cost in reversed(units):
-        sums.append((sums[-1] | sums[-1] << cost) & allowed if cost <= highest else sums[-1])
+        sums.append((sums[-1] | sums[-1] << cost) & allowed if cost <= beyond else sums[-1])
     sums.reverse()
-    if not sums[0] >> lowest:
-        return None
+    if lowest > highest or not (sums[0] & (1 << highest + 1) - 1) >> lowest:
+        under = (sums[0] & (1 << math.floor(goal) + 1) - 1).bit_length() - 1
+        rest = sums[0] >> math.floor(goal) + 1
+        over = math.floor(goal) + (rest & -rest).bit_length()
+        lowest = highest = over if rest and over - goal < goal - under - 1e-9 else under
     taken, spent = [], 0
     for place, cost in enumerate(units):
         # what is left to be found has to be among the sums of those that come after
