@@ -93,3 +93,19 @@ def test_ranks_add_up_samples_and_average_what_they_measure() -> None:
 
 def test_a_share_of_nothing_is_nothing() -> None:
     assert (share_of(0.0, 0.0), share_of(1.0, 3.0)) == (0.0, 0.25)
+
+
+def test_throughput_is_of_all_that_was_spent() -> None:
+    spent = replace(
+        FULL,
+        tokens_seen=800,
+        tokens_trained=400,
+        seconds_scoring=1.0,
+        seconds_auditing=1.0,
+        seconds_between=5.0,
+        seconds_loading=1.0,
+    )
+    assert spent.scalars()["sifting/tokens_seen_per_second"] == 100
+    assert spent.scalars()["sifting/tokens_trained_per_second"] == 50
+    assert "(50%); 100 seen a second, 50 trained a second" in str(spent)
+    assert not replace(spent, tokens_seen=0).throughput()

@@ -109,7 +109,27 @@ class Stats(Mapping[str, Any]):
         names = (*QUALITY, *JUDGED, "scoring_share", "candidates_seen", "samples_trained")
         found = {f"sifting/{name}": self[name] for name in names if self[name] is not None}
         tokens = TOKENS if self.tokens_seen else ()
-        return found | {f"sifting/{name}": self[name] for name in tokens}
+        found |= {f"sifting/{name}": self[name] for name in tokens}
+        return found | {f"sifting/{name}": rate for name, rate in self.throughput().items()}
+
+    def throughput(self) -> dict[str, float]:
+        """Tokens seen and trained per second, of all that was spent since the start; empty without tokens.
+
+        >>> from dataclasses import replace
+        >>> from sifting.measure.meter import Meter
+        >>> stats = replace(Meter().stats(), seconds_between=1.5, seconds_scoring=0.5)
+        >>> replace(stats, tokens_seen=4000, tokens_trained=2000).throughput()
+        {'tokens_seen_per_second': 2000.0, 'tokens_trained_per_second': 1000.0}
+        """
+        spent = (
+            self.seconds_scoring
+            + self.seconds_auditing
+            + self.seconds_between
+            + self.seconds_loading
+        )
+        if not self.tokens_seen or spent <= 0:
+            return {}
+        return {f"{name}_per_second": self[name] / spent for name in TOKENS}
 
     def __str__(self) -> str:
         kept = self.samples_trained / self.candidates_seen if self.candidates_seen else 0.0
@@ -120,10 +140,12 @@ class Stats(Mapping[str, Any]):
             f"({self.scoring_share:.1%}), auditing {self.seconds_auditing:.2f} s",
         ]
         if self.tokens_seen:
+            rates = ", ".join(f"{rate:.0f} {name}" for name, rate in self.throughput().items())
+            rates = rates.replace("tokens_", "").replace("_per_second", " a second")
             lines.insert(
                 1,
                 f"{self.tokens_trained} of {self.tokens_seen} tokens trained "
-                f"({self.tokens_trained / self.tokens_seen:.0%})",
+                f"({self.tokens_trained / self.tokens_seen:.0%})" + (rates and f"; {rates}"),
             )
         if self.economy:
             lines.append(f"scored of each candidate: {self.economy}")
