@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,22 @@ def test_what_was_measured_can_be_judged_again(ran: Path, packed: Path, tmp_path
     assert result_of(folder) == result_of(ran / "digits")
     assert _ids(folder) == _ids(ran / "digits")
     assert not list(folder.rglob("audits.jsonl"))
+
+
+def test_whose_folders_they_were_is_left_out(ran: Path, tmp_path: Path) -> None:
+    copied = tmp_path / "copied" / "digits"
+    shutil.copytree(ran / "digits", copied)
+    run = next(copied.glob("compared/memory/seed-0"))
+    environment = json.loads((run / "environment.json").read_text())
+    environment["command"] = ["/usr/bin/sift", "bench", "digits", "--out", "/home/somebody/runs"]
+    (run / "environment.json").write_text(json.dumps(environment))
+    about = checksums.read_json(run / "run.json")
+    about["files"]["environment.json"] = checksums.digest_of_file(run / "environment.json")
+    checksums.write_json(run / "run.json", about)
+    folder = unpack(pack(copied, tmp_path / "results"), tmp_path / "back")
+    found = read_run(folder / "compared" / "memory" / "seed-0").environment
+    assert found["command"] == ["sift", "bench", "digits", "--out", "runs"]
+    assert found["versions"] == environment["versions"]
 
 
 def test_an_arm_is_added_and_what_is_over_stays(packed: Path, tmp_path: Path, quick: None) -> None:

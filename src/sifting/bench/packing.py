@@ -12,7 +12,7 @@ import lzma
 import re
 import shutil
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from sifting import checksums, files
@@ -23,7 +23,7 @@ from sifting.training.run_folder import RunError, read_run
 FORMAT = 1
 FOLDER, SUFFIX = "runs", ".json.xz"  # of the results
 OF_RUN = ("config.json", "environment.json", "reference.json", "summary.json", "metrics.jsonl")
-ABOUT, AUDITS = "run.json", "audits.jsonl"
+ABOUT, ENVIRONMENT, AUDITS = "run.json", "environment.json", "audits.jsonl"
 KNOWN = frozenset((NAME, ADVICE, COMPARISON, ABOUT, *OF_RUN))
 PLACE = re.compile(r"[\w+=,.-]{1,200}", flags=re.ASCII)
 DEEPEST, MOST_BYTES = 6, 1 << 28
@@ -75,10 +75,30 @@ def _text(path: Path) -> str:
 def _run(folder: Path) -> dict[str, str]:
     """The files of a run that is over, without its audits."""
     about = checksums.read_json(folder / ABOUT)
-    about["logs"] = {**about["logs"], AUDITS: {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}}
-    about[checksums.NAME] = checksums.digest_of(about)
     found = {name: _text(folder / name) for name in OF_RUN if (folder / name).exists()}
+    found[ENVIRONMENT] = without_places(found[ENVIRONMENT])
+    about["files"] = {**about["files"], ENVIRONMENT: _digest(found[ENVIRONMENT])}
+    about["logs"] = {**about["logs"], AUDITS: {"bytes": 0, "sha256": _digest("")}}
+    about[checksums.NAME] = checksums.digest_of(about)
     return {ABOUT: files.json_bytes(about).decode(), **found}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def without_places(environment: str) -> str:
+    """What a run says of its machine, its command without whole paths: whose folders they were is nobody's.
+
+    >>> without_places('{"command": ["sift", "bench", "--out", "/home/me/runs"]}').split()
+    ['{', '"command":', '[', '"sift",', '"bench",', '"--out",', '"runs"', ']', '}']
+    """
+    content = json.loads(environment)
+    words = content.get("command") or []
+    content["command"] = [
+        PurePath(word).name if PurePath(word).is_absolute() else word for word in words
+    ]
+    return files.json_bytes(content).decode()
 
 
 def unpack(path: Path, out: Path) -> Path:
