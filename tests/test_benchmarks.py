@@ -45,7 +45,7 @@ def made_up(**changed: Any) -> dict[str, Any]:
 def test_a_row_that_was_not_measured_says_how_to(page: ModuleType) -> None:
     said = page.of_row("llama", {"decoder": {}})
     assert said == "Not measured yet: `python benchmarks/overhead.py limits --only llama`."
-    assert page.of_row("summary", {}).count("not measured yet") == 6
+    assert page.of_row("summary", {}).count("not measured yet") == 7
 
 
 def test_marks_are_reached_by_the_cheapest_way_that_still_ranks(page: ModuleType) -> None:
@@ -53,13 +53,14 @@ def test_marks_are_reached_by_the_cheapest_way_that_still_ranks(page: ModuleType
     assert "| 0.0300 by labelled (Spearman 0.990) | yes |" in summary[2]
     assert "| not measured yet | – |" in summary[3]
     assert "| 0.140 by first stage (recall +0.0100) | yes |" in summary[5]
-    assert "| 1.09 × its FLOP ratio, memory 0.100 | yes |" in summary[7]
+    assert "| 1.09 × its FLOP ratio, memory 0.100 | yes |" in summary[8]
     missed = made_up(
         memory={"cost": 0.0021}, ahead={"ratios": {"ahead=1": {"wall": 1.03}}, "load": [1.0]}
     )
     summary = page.of_row("summary", missed).splitlines()
     assert [line.endswith("| **no** |") for line in summary] == [False] * 4 + [
         True,
+        False,
         False,
         True,
         False,

@@ -190,7 +190,7 @@ def sft(folder: Path, *, fsdp: bool = False, packed: bool = False) -> dict[str, 
     options: dict[str, Any] = {"optim": "sgd", "learning_rate": 1e-1}
     options |= {"packing": True} if packed else {"pad_to_multiple_of": 16}
     options |= distributed(fsdp, "LlamaDecoderLayer")
-    made = run(folder, sift=paper(), rows=data(200), **options)  # one pass: ranks end it otherwise
+    made = run(folder, sift=paper(), rows=data(400), **options)  # one pass: ranks end it otherwise
     check_sharded(made.model, fsdp)
     seen = [documents_of(rows) if packed else list(map(tuple, rows)) for rows in made.seen]
     if packed:

@@ -68,6 +68,7 @@ class Call:
     def ids_of(self, batch: Any) -> Sequence[Any]:
         """The ID of each sample: whole numbers as a tensor, anything else hashable as a list.
 
+        >>> import torch
         >>> Call(ids="index").ids_of({"x": torch.zeros(2, 3), "index": [7, 4]})
         tensor([7, 4])
         """
