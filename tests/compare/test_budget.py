@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter
 from sifting.compare.budget import ArmWork, RunBudget, parse_budget
+from sifting.measure.audit import default_period
 from sifting.selection.schedule import Schedule
 from tests.helpers.models import Net
 
@@ -119,3 +121,10 @@ def test_selection_that_ends_before_the_run_is_not_paid_for_after_it() -> None:
 def test_batches_of_one_sample_are_not_charged_for_choosing() -> None:
     work = ArmWork(Schedule(0.5), candidates=1, audit_every=1)
     assert work.counts(3) == {"candidates_seen": 3, "selections": 0, "audits": 0}
+
+
+def test_audits_that_read_candidates_come_as_seldom_as_the_sifters() -> None:
+    work = ArmWork(Schedule(0.25), 8, audit_every=None, by_samples=True)
+    assert work.counts(1200)["audits"] == 1200 // default_period(0.25)
+    reading = replace(work, reads=True)
+    assert reading.counts(1200)["audits"] == 1200 // default_period(0.25, reads=True) == 4

@@ -78,6 +78,7 @@ class ArmWork:
         by_samples: whether candidates are drawn for each step, rather than met as batches.
         warmup: share of the updates before the first selection, where that is how it is given.
         until: share of the updates after which nothing is selected.
+        reads: whether candidates are read for an audit alone, which makes it rarer by default.
     """
 
     schedule: Schedule
@@ -87,6 +88,7 @@ class ArmWork:
     warmup: float | None = None
     by_samples: bool = False
     until: float = 1.0
+    reads: bool = False
 
     def steps(self, updates: int) -> Iterator[tuple[int, int, int]]:
         """Candidates drawn, selections and audits before each batch that is trained, endlessly.
@@ -106,7 +108,8 @@ class ArmWork:
             selections += sifted
             audited = False
             if sifted:
-                period = default_period(schedule.keep_at(step)) if every is None else every
+                keep = schedule.keep_at(step)
+                period = default_period(keep, reads=self.reads) if every is None else every
                 audited = period > 0 and selections % period == 0
             yield drawn, int(sifted), int(audited)
             for _ in range(steps - 1):

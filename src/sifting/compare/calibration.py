@@ -155,6 +155,7 @@ class Rehearsal:
             config.warmup if by_share else None,
             by_samples,
             find_arm(config.arm).until,
+            by_samples and self.engine.sifter.exit.by_id,
         )
         size = sum(p.numel() for p in problem.model.parameters())
         same = (
