@@ -33,7 +33,7 @@ def knowledge(
             looks=held is not None or memory is not None,
             recent=progress.get,
             tells=tells,
-            progress=Noted({option: [found] for option, found in progress.items()}),
+            progress=Noted({option: [found] for option, found in progress.items() if found}),
         ),
         exit=SimpleNamespace(looks="input", costs={"input": 0.1, MEMORY: 0.0}),
     )

@@ -28,7 +28,23 @@ def test_looks_add_up() -> None:
     both = one + other
     assert both.share == pytest.approx(0.5)
     assert both.error == pytest.approx(math.sqrt(2 * 0.25 * 2e-4) / 0.08)
-    assert one.faded(0.5).share == pytest.approx(one.share)
+
+
+def test_an_earlier_part_counts_by_its_variance_and_the_drift() -> None:
+    early, late = Progress(0.2, 0.2, 1e-4, 1e-4), Progress(0.03, 0.01, 1e-5, 1e-5)
+    for drift in (0.0, 0.05, 0.2):
+        found = early.beside(late, drift=drift)
+        assert found.share == pytest.approx(early.share)
+        assert found.error**2 == pytest.approx(early.error**2 + drift**2)
+        ratio = late.error**2 / (early.error**2 + drift**2)
+        assert (found.kept + found.rest) / (late.kept + late.rest) == pytest.approx(ratio)
+
+
+def test_progress_within_noise_has_no_share() -> None:
+    half = Progress(1e-3, 0.0, 1e-6, 0.0)
+    assert not half.told
+    assert half.error == math.inf
+    assert Progress(3e-3, 0.0, 1e-6, 0.0).told
 
 
 def test_without_progress_nothing_is_said() -> None:

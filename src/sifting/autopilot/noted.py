@@ -12,7 +12,8 @@ from torch import Tensor
 from sifting.autopilot.options import LADDER, Option
 from sifting.measure.learning import Progress, progress
 
-SETTLED = 0.04  # error of a share that earlier looks need not lower
+DRIFT = 0.12  # standard deviation by which a share changes from the earlier looks to the last two
+LATE = 2  # looks that are always added up: between two, a model swings to one class or another
 LOOKS = 4  # the last ones, which are kept
 
 
@@ -44,21 +45,27 @@ class Noted(dict[Option, list[Progress]]):
         return pooled(self.get(option, []))
 
 
-def pooled(looks: Sequence[Progress]) -> Progress | None:
-    """Progress over the last two looks, and the ones before them while they say too little.
+def pooled(looks: Sequence[Progress], *, drift: float = DRIFT) -> Progress | None:
+    """Progress over the last two looks, and over the ones before for as much as they still tell.
 
     >>> early, late = Progress(0.2, 0.2, 1e-5, 1e-5), Progress(0.03, 0.01, 1e-5, 1e-5)
     >>> [round(found.share, 2) for found in (pooled([early, late]), pooled([early, late, late]))]
-    [0.52, 0.54]
+    [0.52, 0.72]
 
-    Between two looks a model swings to one class or the other by more than samples tell.
+    The two shares are weighed by one over their variances, the earlier one's larger by that of the
+    drift: most of the progress is made early, and says little of what is left to be learned.
 
     Args:
         looks: from the earliest to the last.
+        drift: by how much the share may have changed since the earlier ones.
     """
-    whole: Progress | None = None
-    for number, found in enumerate(reversed(looks)):
-        whole = found if whole is None else whole + found
-        if number > 0 and whole.error <= SETTLED:
-            break
-    return whole
+    late = sum(looks[-LATE:], start=NOTHING) if looks else None
+    early = sum(looks[:-LATE], start=NOTHING)
+    if late is None or not early.told:
+        return late
+    if not late.told:  # too little was learned since to have a share of its own
+        return early + late
+    return late + early.beside(late, drift=drift)
+
+
+NOTHING = Progress(0.0, 0.0, 0.0, 0.0)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+CLEAR = 2.0  # standard errors from which on progress is more than noise
+
 
 @dataclass(frozen=True)
 class Progress:
@@ -36,15 +38,38 @@ class Progress:
             self.rest_error + other.rest_error,
         )
 
-    def faded(self, factor: float) -> Progress:
-        """The same with less weight beside later looks."""
-        square = factor * factor
+    def beside(self, late: Progress, *, drift: float) -> Progress:
+        """The same as an earlier part of some progress, weighed so that the sum of both has the best share.
+
+        >>> early, late = Progress(0.2, 0.2, 1e-4, 1e-4), Progress(0.03, 0.01, 1e-6, 1e-6)
+        >>> round((early + late).share, 2), round((early.beside(late, drift=0.0) + late).share, 2)
+        (0.52, 0.61)
+
+        Args:
+            late: the later part.
+            drift: standard deviation by which the share may have changed since; the error holds it.
+        """
+        share, total = self.share, self.kept + self.rest
+        variance = self.error**2 + drift**2
+        if variance == 0:
+            return self
+        factor = late.error**2 / variance * (late.kept + late.rest) / total
+        drifted = (drift * total) ** 2 / ((1 - share) ** 2 + share**2)
         return Progress(
             factor * self.kept,
             factor * self.rest,
-            square * self.kept_error,
-            square * self.rest_error,
+            factor**2 * (self.kept_error + drifted),
+            factor**2 * (self.rest_error + drifted),
         )
+
+    @property
+    def told(self) -> bool:
+        """Whether there is progress beyond noise, of which there can be a share.
+
+        >>> Progress(0.03, 0.01, 1e-4, 1e-4).told, Progress(0.03, -0.01, 1e-4, 1e-4).told
+        (True, False)
+        """
+        return self.kept + self.rest > CLEAR * math.sqrt(self.kept_error + self.rest_error)
 
     @property
     def share(self) -> float:
@@ -68,10 +93,10 @@ class Progress:
 
     @property
     def error(self) -> float:
-        """Standard error of the share; infinite where no progress is made."""
-        total = self.kept + self.rest
-        if total <= 0:
+        """Standard error of the share; infinite where no progress is told from noise."""
+        if not self.told:
             return math.inf
+        total = self.kept + self.rest
         share = self.share
         variance = (1 - share) ** 2 * self.kept_error + share**2 * self.rest_error
         return math.sqrt(variance) / total
