@@ -209,6 +209,18 @@ def kept() -> str:
     return f"{table}\n\nMade by `python benchmarks/predictor.py`, one seed."
 
 
+def joined() -> str:
+    """What rules for joining looks would do with sets of held-out samples, on recorded looks."""
+    lines, rules = [], ("added up", "last two", "drift 0.08", "drift 0.12", "drift 0.2")
+    for name, found in read("looks.json").items():
+        task, seed = name.rsplit("-", 1)
+        parts = (found["rules"][rule] for rule in rules)
+        cells = [f"{one['select']:.0%}: {100 * one['worth']:+.1f} %" for one in parts]
+        shares = ", ".join(f"{share:.2f}" for share, _ in found["shares"])
+        lines.append([f"`{task}`, seed {seed}", str(found["own"]), *cells, shares])
+    return rows(["run", "samples", *rules, "ν of all samples, look by look"], lines)
+
+
 def pays() -> str:
     """Where it pays: each task of the proving ground in a line."""
     lines = []
@@ -248,6 +260,7 @@ KINDS: dict[str, Callable[..., str]] = {
         costs,
         shares,
         kept,
+        joined,
         pays,
     )
 }
