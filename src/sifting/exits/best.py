@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from sifting.exits.base import Exit, Setting
 from sifting.exits.block import BlockExit
 from sifting.exits.teaching import lessons
-from sifting.exits.ways import Way, check_saved_way, possible_ways, saved_ways
+from sifting.exits.ways import Way, check_saved_way, exactly, possible_ways, saved_ways
 from sifting.log import say
 from sifting.measure.costs import Costs, WayCost
 from sifting.measure.stopwatch import now
@@ -177,13 +177,13 @@ class BestExit(Exit):
     def see_whole(self, plan: Plan, model: nn.Module, batch: Any, score: Score) -> None:
         """Take the exact losses of samples of which the user shows the ways only a part (`view=`)."""
         self._whole = None
-        if self.looking and _labelled(plan):
-            self._whole = self._exactly(plan, model, batch, score)
+        if self.looking and plan.labelled:
+            self._whole = exactly(self._exact, plan, model, batch, score)
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
-        if learn and self.looking and _labelled(plan):
+        if learn and self.looking and plan.labelled:
             return self._compare(plan, model, batch, score)
-        for way in self._learning if learn and _labelled(plan) else ():
+        for way in self._learning if learn and plan.labelled else ():
             way.score(plan, model, batch, score, learn=True)
         way = self.used or self.ways[0]
         return way.score(plan, model, batch, score, learn=learn)
@@ -192,7 +192,7 @@ class BestExit(Exit):
         """Scores by every way, noted; gives those of the whole model."""
         self._device = device = next((p.device for p in model.parameters()), torch.device("cpu"))
         whole, self._whole = self._whole, None
-        exact_B, chosen_by_B = whole or self._exactly(plan, model, batch, score)
+        exact_B, chosen_by_B = whole or exactly(self._exact, plan, model, batch, score)
         self._pending.setdefault("", []).append(exact_B.float())
         for way in self.ways:
             if way.economy.low is None:
@@ -205,15 +205,6 @@ class BestExit(Exit):
                 found_B = way.score(plan, model, batch, score, learn=True)
             self._pending.setdefault(way.name, []).append(found_B.float())
         return chosen_by_B
-
-    def _exactly(
-        self, plan: Plan, model: nn.Module, batch: Any, score: Score
-    ) -> tuple[Tensor, Tensor]:
-        """Losses by the whole model, and its scores."""
-        exact_B = self._exact.examine(plan, model, batch).exact
-        if score == "loss":
-            return exact_B, exact_B
-        return exact_B, self._exact.score(plan, model, batch, score, False)
 
     @contextmanager
     def _charging(self, way: Way, device: torch.device) -> Iterator[None]:
@@ -327,6 +318,15 @@ class BestExit(Exit):
         if self.ways:
             self._restore()
 
+    def share(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with the ways that all ranks have: each has found its own on its own batches."""
+        found = [state["ways"] for state in states if state["ways"]]
+        common = [name for name in (found or [{}])[0] if all(name in ways for ways in found)]
+        by_name = {way.name: way for way in self.ways}
+        self.ways = [by_name[name] for name in common if name in by_name]
+        ways = {name: saved for name, saved in states[0]["ways"].items() if name in common}
+        self.load_state_dict({**states[0], "ways": ways})
+
     def _restore(self) -> None:
         """Put a loaded state into the ways, once these are made."""
         if not self._loaded:
@@ -338,10 +338,6 @@ class BestExit(Exit):
         if self.used is None and self._was_used and not self.looking:
             self._look_ends = self._selections + FIRST  # it does not fit any more: measured anew
         self._loaded = {}
-
-
-def _labelled(plan: Plan) -> bool:
-    return all(part.labels is not None for part in plan.parts)
 
 
 def _wait(device: torch.device) -> None:

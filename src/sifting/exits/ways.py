@@ -147,6 +147,21 @@ class Way:
         self.seconds, self.measured = seconds, [(a, b, c) for a, b, c in measured]
 
 
+def exactly(
+    exit: BlockExit, plan: Plan, model: nn.Module, batch: Any, score: Score
+) -> tuple[Tensor, Tensor]:
+    """Losses by the whole model, and its scores.
+
+    Args:
+        exit: the last.
+        plan, model, batch, score: what it is asked for.
+    """
+    exact_B = exit.examine(plan, model, batch).exact
+    if score == "loss":
+        return exact_B, exact_B
+    return exact_B, exit.score(plan, model, batch, score, False)
+
+
 def check_saved_way(name: str, saved: Mapping[str, Any]) -> None:
     """Raise ValueError unless a way of this name, which is yet to be made, can continue from a state."""
     Plain(saved, f"the way {name!r}").made("asked", lambda asked: Economy(**asked))
