@@ -15,9 +15,6 @@ from sifting.exits.best import BestExit
 from tests.helpers.models import SMALL
 from tests.parallel.scripts.common import run
 
-best.FIRST, best.LATER, best.AGAIN = 4, 4, 24
-teaching.SHARE = 0.05
-
 
 def everyones(value: Any) -> list[Any]:
     found: list[Any] = [None, None]
@@ -74,4 +71,6 @@ def check_they_do_where_the_wrapper_is_found_later() -> None:
 
 
 if __name__ == "__main__":
+    best.FIRST, best.LATER, best.AGAIN = 4, 4, 24
+    teaching.SHARE = 0.05
     run([check_ranks_decide_and_learn_alike, check_they_do_where_the_wrapper_is_found_later])
