@@ -28,7 +28,7 @@ from tests.helpers.models import Net, candidates
     [
         ({"exit": 0}, r"exit=0: blocks are counted from 1"),
         ({"exit": 9}, r"exit=9 is out of range.*choose 1 to 4, or 'last'"),
-        ({"exit": "nowhere"}, r"exit='nowhere' names no module"),
+        ({"exit": "nowhere"}, r"exit='nowhere' names no module.*'tuned', .*MemoryExit\(\)"),
         ({"exit": 1, "stack": "nowhere"}, r"stack='nowhere' names no module"),
         ({"keep": 0}, r"keep=0 is not in \(0, 1\]"),
         ({"keep": 1.01}, r"keep=1.01 is not in \(0, 1\]"),

@@ -280,7 +280,7 @@ def join_late(
     if scorer.ranks is None:
         ranks = join_ranks(scorer, auditor, "rank", group, {}, wrapper=model)
         if ranks is not None and scorer.exit.learns and not scorer.idle:
-            scorer.exit.load_state_dict(ranks.gather(scorer.exit.state_dict())[0])
+            scorer.exit.share(ranks.gather(scorer.exit.state_dict()))
 
 
 def of_all_ranks(stats: Stats, meter: Meter, scorer: Scorer) -> Stats:

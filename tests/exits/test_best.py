@@ -149,6 +149,7 @@ def test_afterwards_only_the_way_in_use_runs_until_it_is_looked_at_again(
     assert isinstance(exit, BestExit)
     batches = _batches(FIRST + 3 + LATER)
     _run(sifter, clock, batches[:FIRST])
+    exit._lessons = 0  # the others learn along: below
     calls.clear()
     _run(sifter, clock, batches[FIRST : FIRST + 3])
     assert exit.used is not None
@@ -158,6 +159,149 @@ def test_afterwards_only_the_way_in_use_runs_until_it_is_looked_at_again(
     assert set(calls) == {way.name for way in exit.ways}
     assert not exit.looking
     assert exit.used is not None
+
+
+class Chain(nn.Module):
+    """A classifier whose first block learns what its inputs do not show to a linear head."""
+
+    def __init__(self, width: int = 48) -> None:
+        super().__init__()
+        self.embed = nn.Linear(8, width)
+        self.blocks = nn.ModuleList(
+            [nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in "abcd"]
+        )
+        self.head = nn.Linear(width, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        for block in self.blocks:
+            x = x + block(x)
+        found: Tensor = self.head(x)
+        return found
+
+
+def _products(generator: torch.Generator, size: int = 64) -> tuple[Tensor, Tensor]:
+    """Labels by the signs of products, more or less certain: no linear map tells them."""
+    x = torch.randn(size, 8, generator=generator)
+    noise = 0.3 * torch.randn(2, size, generator=generator) * x[:, 7].abs()
+    first, second = x[:, 0] * x[:, 1] + noise[0], x[:, 2] * x[:, 3] + noise[1]
+    return x, (first > 0).long() + 2 * (second > 0).long()
+
+
+def _trained(
+    sifters: list[Sifter], model: nn.Module, clock: Clock, steps: int, *, skip: int = 0
+) -> list[list[list[int]]]:
+    """What each chooses, step by step, while a model learns from the first one's choice."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    generator = torch.Generator().manual_seed(0)
+    chosen: list[list[list[int]]] = [[] for _ in sifters]
+    for step in range(steps):
+        x, y = _products(generator)
+        if step < skip:
+            continue
+        found = [sifter.select((x, y)) for sifter in sifters]
+        for told, choice in zip(chosen, found, strict=True):
+            told.append(choice.indices.tolist())
+        kept = found[0].indices
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x[kept]), y[kept]).backward()
+        optimizer.step()
+        clock.seconds += 1.0
+    return chosen
+
+
+PRICES = {"input": 0.0, "exit 1": 0.06, "tuned": 0.06}
+
+
+def test_heads_that_were_not_in_use_are_judged_by_what_they_can_learn(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At first nothing ranks, and the cheapest is taken; later the features do, for a head that was taught."""
+    torch.manual_seed(1)
+    _charge(monkeypatch, clock, PRICES, other=0.05)
+    model = Chain()
+    sifter = Sifter(model, keep=0.5, exit="auto", score="loss", audit_every=0, seed=3)
+    taught = Sifter(model, keep=0.5, exit="tuned", score="loss", audit_every=0)
+    exit = sifter.exit
+    assert isinstance(exit, BestExit)
+    _trained([sifter, taught], model, clock, AGAIN + LATER)
+    assert not exit.looking
+    by_name = {way.name: way for way in sifter.costs()}
+    x, y = _products(torch.Generator().manual_seed(1), size=2048)
+    scores_B = taught.score((x, y))
+    exact_B = nn.functional.cross_entropy(model.eval()(x), y, reduction="none").detach()
+    best = float(exact_B[scores_B.argsort(descending=True)[:1024]].sum() / exact_B.sum())
+    assert best > 0.6
+    # of all that a head can learn there, which is best − ½
+    assert by_name["tuned"].kept_loss - 0.5 > 0.6 * (best - 0.5)
+    assert repr(exit) == "BestExit(tuned)"
+
+
+def test_lessons_take_a_hundredth_of_the_steps_between_two_looks(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(1)
+    _charge(monkeypatch, clock, PRICES, other=0.05)
+    calls: list[str] = []
+    score = Way.score
+
+    def noted(self: Way, *args: Any, **kwargs: Any) -> Tensor:
+        calls.append(self.name)
+        return score(self, *args, **kwargs)
+
+    monkeypatch.setattr(Way, "score", noted)
+    model = Chain()
+    sifter = Sifter(model, keep=0.5, exit="auto", score="loss", audit_every=0, seed=3)
+    exit = sifter.exit
+    assert isinstance(exit, BestExit)
+    spent = []
+    for end in (FIRST, AGAIN, AGAIN + LATER, 3 * AGAIN):
+        skip = exit._selections
+        calls.clear()
+        _trained([sifter], model, clock, end, skip=skip)
+        assert exit.used is not None
+        others = [name for name in calls if name != exit.used.name]
+        spent.append(sum(PRICES.get(name, 0.05) for name in others))
+        if end in (AGAIN, 3 * AGAIN):
+            assert exit.looking
+            assert 0 < spent[-1] <= 0.01 * (end - skip)
+            assert exit.used.name not in exit._pupils
+
+
+def test_lessons_are_resumed(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    _charge(monkeypatch, clock, PRICES, other=0.05)
+    for name, value in {"FIRST": 4, "LATER": 4, "AGAIN": 60}.items():
+        monkeypatch.setattr(f"sifting.exits.best.{name}", value)
+    monkeypatch.setattr("sifting.exits.teaching.SHARE", 0.02)
+    made = Chain()
+    sifter = Sifter(made, keep=0.5, exit="auto", score="loss", audit_every=0, seed=3)
+    exit = sifter.exit
+    assert isinstance(exit, BestExit)
+    _trained([sifter], made, clock, 54)
+    assert exit._learning
+    torch.manual_seed(1)
+    model = Chain()
+    model.load_state_dict(made.state_dict())
+    resumed = Sifter(model, keep=0.5, exit="auto", score="loss", audit_every=0, seed=3)
+    resumed.load_state_dict(sifter.state_dict())
+    before = clock.seconds
+    whole = _trained([sifter], made, clock, 70, skip=54)
+    clock.seconds = before
+    assert _trained([resumed], model, clock, 70, skip=54) == whole
+    assert repr(resumed.exit) == repr(exit)
+    assert str(resumed.costs()) == str(sifter.costs())
+
+
+def test_a_look_that_passes_by_the_next_one_is_followed_by_others(clock: Clock) -> None:
+    torch.manual_seed(0)
+    exit = BestExit()
+    sifter = Sifter(Net(), keep=0.5, exit=exit, audit_every=0)
+    _run(sifter, clock, _batches(2))
+    exit._next = FIRST
+    _run(sifter, clock, _batches(FIRST - 2))
+    assert not exit.looking
+    assert exit._next == 3 * FIRST
 
 
 def test_it_goes_on_identically_from_a_state(clock: Clock) -> None:

@@ -103,6 +103,21 @@ def test_other_tensors_than_were_handed_out_are_computed(change: Any) -> None:
     assert ran[0] == STEPS
 
 
+def test_gradients_of_the_input_are_those_of_the_whole_model() -> None:
+    found = []
+    for reuse in (False, True):
+        net = make_net()
+        sifter = Sifter(net, exit=2, keep=0.5, score="loss", reuse=reuse, audit_every=0)
+        torch.manual_seed(5)
+        candidates = torch.randn(16, 8), torch.randint(0, 5, (16,))
+        for x, y in sifter([candidates]):
+            nn.functional.cross_entropy(net(x.requires_grad_()), y).backward()
+            found.append(x.grad)
+    assert found[0] is not None
+    assert found[1] is not None
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_a_step_that_moves_its_batch_to_the_device_is_given_what_was_scored(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

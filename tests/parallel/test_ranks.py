@@ -16,6 +16,7 @@ from tests.helpers.processes import run_ranks, start_ranks
 from tests.parallel.scripts import (
     ahead,
     budgeting,
+    comparing_ways,
     piloting,
     remembering,
     resuming,
@@ -32,6 +33,7 @@ from tests.parallel.scripts import (
         pytest.param(sharding, 7, id="a-sharded-model-is-scored-as-a-whole-one-is"),
         pytest.param(ahead, 4, id="candidates-are-scored-beside-the-step-on-two-ranks"),
         pytest.param(scoring_less, 2, id="less-of-each-candidate-is-scored-on-two-ranks"),
+        pytest.param(comparing_ways, 2, id="ranks-take-the-same-way-of-scoring"),
         pytest.param(piloting, 4, id="an-autopilot-decides-alike-on-two-ranks"),
         pytest.param(budgeting, 3, id="a-budget-of-tokens-is-kept-by-each-or-divided"),
         pytest.param(remembering, 4, id="ranks-share-a-memory-and-read-only-what-they-train"),

@@ -210,6 +210,14 @@ class Exit(ABC):
                 f"is a {type(self).__name__}: make the sifter with the exit the state was saved with"
             )
 
+    def share(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Go on from what the first of the ranks has learned, which train one model from now on.
+
+        Args:
+            states: of all ranks' exits.
+        """
+        self.load_state_dict(states[0])
+
 
 def ids_in(call: Call, batch: Any, who: str = "a MemoryExit") -> Sequence[Any]:
     """The IDs of a batch's samples, as `ids=` finds them.

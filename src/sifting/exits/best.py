@@ -2,7 +2,8 @@
 
 For some selections every way scores the candidates, and all of their exact losses are computed; these
 choose meanwhile. Then the way is used whose choice carries most loss for its time, and now and then it
-is looked at again.
+is looked at again. Just before, the others learn along: a head that has hardly learned since the last
+look would be judged by how little it knows.
 
 Shapes: B candidates.
 """
@@ -11,8 +12,9 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,10 +22,10 @@ from torch import Tensor, nn
 
 from sifting.exits.base import Exit, Setting
 from sifting.exits.block import BlockExit
-from sifting.exits.ways import Way, check_saved_way, possible_ways, saved_ways
+from sifting.exits.teaching import lessons
+from sifting.exits.ways import Way, check_saved_way, exactly, possible_ways, saved_ways
 from sifting.log import say
-from sifting.measure.costs import HALF, Costs, WayCost
-from sifting.measure.quality import quality
+from sifting.measure.costs import Costs, WayCost
 from sifting.measure.stopwatch import now
 from sifting.model.parts import Score
 from sifting.model.plan import Plan
@@ -68,6 +70,8 @@ class BestExit(Exit):
         self._stack: str | None = None
         self._selections = 0  # that were scored
         self._look_ends, self._next = FIRST, AGAIN
+        self._pupils: list[str] = []  # ways that learn along before the next look, by name
+        self._lessons = 0  # selections for which they do
         self._steps: list[float] = []  # seconds of the user's own, within a look
         self._begun: float | None = None
         self._pending: dict[str, list[Tensor]] = {}  # scores of one batch, piece by piece
@@ -84,7 +88,7 @@ class BestExit(Exit):
 
     @property
     def settled(self) -> bool:  # type: ignore[override]
-        return self.used is not None and not self.looking
+        return self.used is not None and not self.looking and not self._learning
 
     @property
     def block(self) -> tuple[Stack, int] | None:  # type: ignore[override]
@@ -95,11 +99,8 @@ class BestExit(Exit):
     @property
     def place(self) -> str | None:
         way = self.used if self.settled else None
-        return (
-            None
-            if way is None or way.economy.rows is not None
-            else getattr(way.exit, "place", None)
-        )
+        at = None if way is None or way.economy.rows is not None else way.exit
+        return getattr(at, "place", None)
 
     @property
     def whole(self) -> bool:  # type: ignore[override]
@@ -166,15 +167,24 @@ class BestExit(Exit):
         """Whether the candidates that come next are scored in every way."""
         return self._selections < self._look_ends
 
+    @property
+    def _learning(self) -> list[Way]:
+        """Ways that learn from the candidates that come next, while another one chooses."""
+        if self.looking or self._selections < self._next - self._lessons:
+            return []
+        return [way for way in self.ways if way.name in self._pupils and way is not self.used]
+
     def see_whole(self, plan: Plan, model: nn.Module, batch: Any, score: Score) -> None:
         """Take the exact losses of samples of which the user shows the ways only a part (`view=`)."""
         self._whole = None
-        if self.looking and _labelled(plan):
-            self._whole = self._exactly(plan, model, batch, score)
+        if self.looking and plan.labelled:
+            self._whole = exactly(self._exact, plan, model, batch, score)
 
     def score(self, plan: Plan, model: nn.Module, batch: Any, score: Score, learn: bool) -> Tensor:
-        if learn and self.looking and _labelled(plan):
+        if learn and self.looking and plan.labelled:
             return self._compare(plan, model, batch, score)
+        for way in self._learning if learn and plan.labelled else ():
+            way.score(plan, model, batch, score, learn=True)
         way = self.used or self.ways[0]
         return way.score(plan, model, batch, score, learn=learn)
 
@@ -182,7 +192,7 @@ class BestExit(Exit):
         """Scores by every way, noted; gives those of the whole model."""
         self._device = device = next((p.device for p in model.parameters()), torch.device("cpu"))
         whole, self._whole = self._whole, None
-        exact_B, chosen_by_B = whole or self._exactly(plan, model, batch, score)
+        exact_B, chosen_by_B = whole or exactly(self._exact, plan, model, batch, score)
         self._pending.setdefault("", []).append(exact_B.float())
         for way in self.ways:
             if way.economy.low is None:
@@ -195,15 +205,6 @@ class BestExit(Exit):
                 found_B = way.score(plan, model, batch, score, learn=True)
             self._pending.setdefault(way.name, []).append(found_B.float())
         return chosen_by_B
-
-    def _exactly(
-        self, plan: Plan, model: nn.Module, batch: Any, score: Score
-    ) -> tuple[Tensor, Tensor]:
-        """Losses by the whole model, and its scores."""
-        exact_B = self._exact.examine(plan, model, batch).exact
-        if score == "loss":
-            return exact_B, exact_B
-        return exact_B, self._exact.score(plan, model, batch, score, False)
 
     @contextmanager
     def _charging(self, way: Way, device: torch.device) -> Iterator[None]:
@@ -219,7 +220,7 @@ class BestExit(Exit):
             if self._pending:
                 with self._charging(way, self._device):
                     way.exit.learn(plan)
-            elif way is (self.used or self.ways[0]):
+            elif way is (self.used or self.ways[0]) or way in self._learning:
                 way.exit.learn(plan)
         self._selections += 1
         if self._pending:
@@ -237,15 +238,9 @@ class BestExit(Exit):
     def _judge(self) -> None:
         """What one batch of candidates says of every way."""
         exact_B = torch.cat(self._pending.pop("")).double().cpu()
-        half = max(1, int(HALF * len(exact_B)))
         for way in self.ways:
             scores_B = torch.cat(self._pending[way.name]).double().cpu()
-            top_K = scores_B.argsort(descending=True, stable=True)[:half]
-            found = quality(scores_B, exact_B, top_K)
-            total = float(exact_B.sum())
-            kept = float(exact_B[top_K].sum()) / total if total > 0 else HALF
-            way.measured.append((found.rank_correlation, found.recall, kept))
-            way.seconds.append(self._spent[way.name])
+            way.judge(scores_B, exact_B, self._spent[way.name])
         self._pending, self._spent = {}, {}
 
     def end_step(self) -> None:
@@ -262,26 +257,27 @@ class BestExit(Exit):
         own = next((gain for gain, way in judged if way is self.used), None)
         if self.used is not None and own is not None and gain < BETTER * own:
             best = self.used
+        if self._next <= self._selections:  # passed by while all were measured anew
+            self._next = 3 * self._selections
+        found = best.name, *self._taught_next(best)
         if self._ranks is not None:
-            name = self._ranks.gather(best.name)[0]
-            best = next(way for way in self.ways if way.name == name)
+            found = self._ranks.gather(found)[0]
+        name, self._pupils, self._lessons = found
+        best = next(way for way in self.ways if way.name == name)
         if best is not self.used and first_rank():
             say(f"exit='auto' takes {best.shown}, of {len(self.ways)} ways that were measured")
         self.used = best
 
     def _known(self) -> list[tuple[Way, WayCost]]:
-        """Each way, and what was measured of it: on the later half of a look."""
+        """Each way, and what was measured of it."""
         step = statistics.median(self._steps) if self._steps else math.nan
-        found = []
-        for way in self.ways:
-            late = slice(len(way.measured) // 2, None)
-            columns = zip(*way.measured[late], strict=True)
-            means = [statistics.fmean(column) for column in columns] or [math.nan] * 3
-            spent = statistics.median(way.seconds[late]) if way.seconds else math.nan
-            cost = spent / step if step > 0 else math.nan
-            ranks, recall, kept = means
-            found.append((way, WayCost(way.shown, cost, ranks, recall, kept, way is self.used)))
-        return found
+        return [(way, way.cost(step, used=way is self.used)) for way in self.ways]
+
+    def _taught_next(self, best: Way) -> tuple[list[str], int]:
+        """Which other ways learn along before the next look, by name, and for how many selections."""
+        known = [replace(cost, name=way.name) for way, cost in self._known() if way.exit.learns]
+        others = [cost for cost in known if cost.name != best.name]
+        return lessons(Costs(others), self._next - self._selections)
 
     def compared(self) -> Costs:
         """What is known of every way by now."""
@@ -296,11 +292,13 @@ class BestExit(Exit):
             "used": self.used.name if self.used else self._was_used,
             "counts": [self._selections, self._look_ends, self._next],
             "steps": list(self._steps),
+            "pupils": list(self._pupils),
+            "lessons": self._lessons,
             "ways": ways or dict(self._loaded),  # where no batch was seen since
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if set(state) != {"used", "counts", "steps", "ways"}:
+        if set(state) != {"used", "counts", "steps", "pupils", "lessons", "ways"}:
             raise ValueError(
                 f"the state holds {', '.join(state) or 'nothing'} of an exit, not what exit='auto' has "
                 "measured: make the sifter with the exit the state was saved with"
@@ -308,16 +306,26 @@ class BestExit(Exit):
         found = Plain(state, "what exit='auto' has measured")
         named = dict(zip(("selections", "ends", "next"), found.items("counts"), strict=True))
         counts = [Plain(named, "its counts").whole(name) for name in named]
-        steps = found.numbers("steps")
+        steps, many = found.numbers("steps"), found.whole("lessons")
+        pupils = [str(name) for name in found.items("pupils")]
         ways = found.inside("ways")
         for name in ways:
             check_saved_way(name, ways.get(name))
         self._loaded = dict(ways.content)
         self._was_used = str(state["used"])
         self._selections, self._look_ends, self._next = counts
-        self._steps = steps
+        self._steps, self._pupils, self._lessons = steps, pupils, many
         if self.ways:
             self._restore()
+
+    def share(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with the ways that all ranks have: each has found its own on its own batches."""
+        found = [state["ways"] for state in states if state["ways"]]
+        common = [name for name in (found or [{}])[0] if all(name in ways for ways in found)]
+        by_name = {way.name: way for way in self.ways}
+        self.ways = [by_name[name] for name in common if name in by_name]
+        ways = {name: saved for name, saved in states[0]["ways"].items() if name in common}
+        self.load_state_dict({**states[0], "ways": ways})
 
     def _restore(self) -> None:
         """Put a loaded state into the ways, once these are made."""
@@ -330,10 +338,6 @@ class BestExit(Exit):
         if self.used is None and self._was_used and not self.looking:
             self._look_ends = self._selections + FIRST  # it does not fit any more: measured anew
         self._loaded = {}
-
-
-def _labelled(plan: Plan) -> bool:
-    return all(part.labels is not None for part in plan.parts)
 
 
 def _wait(device: torch.device) -> None:

@@ -254,7 +254,7 @@ class Scorer(Planner):
         moved = self.moved(batch)
         with self._pass():
             plan = self._planned(moved)
-            if plan is None or any(part.labels is None for part in plan.parts):
+            if plan is None or not plan.labelled:
                 return None
             found: list[Examined] = []
             with self.economy.drawing(advance=False):
@@ -289,7 +289,7 @@ class Scorer(Planner):
             with self.economy.naming(), self.economy.drawing(advance=False):
                 scores_B = self._at_exit(plan, some, some, self.score, False)
             check_count(samples, some, len(scores_B))
-        if all(part.labels is not None for part in plan.parts):
+        if plan.labelled:
             self._exact.examine(plan, self.model, some)
 
     def losses(self, output: Any, batch: Any) -> Tensor | None:

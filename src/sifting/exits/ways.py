@@ -1,7 +1,12 @@
-"""Ways of scoring a model: exits, each with as much of a candidate as it looks at."""
+"""Ways of scoring a model: exits, each with as much of a candidate as it looks at.
+
+Shapes: B candidates, K kept.
+"""
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +21,8 @@ from sifting.exits.block import BlockExit
 from sifting.exits.economy import Economy, Precision
 from sifting.exits.input import InputExit
 from sifting.exits.tuned import TunedExit
+from sifting.measure.costs import HALF, WayCost
+from sifting.measure.quality import quality
 from sifting.model.call import Call
 from sifting.model.parts import Score
 from sifting.model.places import Place, candidate_places
@@ -91,6 +98,29 @@ class Way:
                 chosen, seen = located(plan, batch), batch
             return self.exit.score(chosen, model, seen, score, learn)
 
+    def judge(self, scores_B: Tensor, exact_B: Tensor, seconds: float) -> None:
+        """Note how well it ranks one batch of candidates, and how long it took."""
+        top_K = scores_B.argsort(descending=True, stable=True)[: max(1, int(HALF * len(exact_B)))]
+        found = quality(scores_B, exact_B, top_K)
+        total = float(exact_B.sum())
+        kept = float(exact_B[top_K].sum()) / total if total > 0 else HALF
+        self.measured.append((found.rank_correlation, found.recall, kept))
+        self.seconds.append(seconds)
+
+    def cost(self, step: float, *, used: bool) -> WayCost:
+        """What was measured of it, on the later half of a look.
+
+        Args:
+            step: seconds of the user's own step; not a number where they are not known.
+            used: whether it is the one in use.
+        """
+        late = slice(len(self.measured) // 2, None)
+        columns = zip(*self.measured[late], strict=True)
+        ranks, recall, kept = [statistics.fmean(column) for column in columns] or [math.nan] * 3
+        spent = statistics.median(self.seconds[late]) if self.seconds else math.nan
+        cost = spent / step if step > 0 else math.nan
+        return WayCost(self.shown, cost, ranks, recall, kept, used)
+
     @property
     def asked(self) -> dict[str, Any]:
         """What of each candidate it looks at, as arguments of an `Economy`."""
@@ -115,6 +145,21 @@ class Way:
         self.economy.load_state_dict(found.inside("economy").content)
         self.exit.load_state_dict(found.inside("exit").content)
         self.seconds, self.measured = seconds, [(a, b, c) for a, b, c in measured]
+
+
+def exactly(
+    exit: BlockExit, plan: Plan, model: nn.Module, batch: Any, score: Score
+) -> tuple[Tensor, Tensor]:
+    """Losses by the whole model, and its scores.
+
+    Args:
+        exit: the last.
+        plan, model, batch, score: what it is asked for.
+    """
+    exact_B = exit.examine(plan, model, batch).exact
+    if score == "loss":
+        return exact_B, exact_B
+    return exact_B, exit.score(plan, model, batch, score, False)
 
 
 def check_saved_way(name: str, saved: Mapping[str, Any]) -> None:

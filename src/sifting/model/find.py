@@ -94,6 +94,9 @@ def exit_in_stack(model: nn.Module, path: str, argument: str = "exit") -> tuple[
     )
 
 
+OTHERWISE = "Else give a block's number, 'last', 'tuned', 'input', 'auto' or MemoryExit()"
+
+
 def get_module(model: nn.Module, path: str, argument: str) -> nn.Module:
     """`model.get_submodule` with an error that says what is there instead."""
     try:
@@ -105,6 +108,7 @@ def get_module(model: nn.Module, path: str, argument: str) -> nn.Module:
         raise ValueError(
             f"{argument}={path!r} names no module of {type(model).__name__}; "
             f"it has {', '.join(map(repr, (near or known)[:6]))}, …"
+            + (f". {OTHERWISE}" if argument == "exit" else "")
         ) from None
 
 

@@ -78,6 +78,11 @@ class Plan:
     trusts: bool = False
 
     @property
+    def labelled(self) -> bool:
+        """Whether every term has labels, so that there are exact losses."""
+        return all(part.labels is not None for part in self.parts)
+
+    @property
     def kind(self) -> Literal["losses", "loss_fn", "parts", "model"]:
         """Where a sample's loss comes from: the user's functions, the parts, or the model itself."""
         if self.losses_fn is not None:

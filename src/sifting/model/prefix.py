@@ -242,6 +242,8 @@ class PrefixStates:
             if name not in wanted or (not isinstance(value, Tensor) and wanted[name] != value):
                 shown = repr(wanted[name]) if name in wanted else "nothing"
                 return f"your forward is given {name}={value!r}, where candidates are scored with {shown}"
+            if isinstance(value, Tensor) and value.requires_grad:
+                return f"your forward is given {name!r} to take gradients of, which left-out blocks would not give"
         missing = wanted.keys() - given.keys() - UNSAID
         if missing:
             return f"your forward is not given {min(missing)!r}, and candidates are scored with it"
