@@ -150,6 +150,9 @@ def make_scorer(
         raise ValueError(
             f"score_batch_size={batch_size!r}: give a whole number from 1, or None for all"
         )
+    weighing = find_tokens(tokens)
+    if reference is not None:
+        reference.weighed_by(weighing)
     return Scorer(
         model,
         exit,
@@ -160,7 +163,7 @@ def make_scorer(
         batch_size=batch_size,
         idle=idle,
         reference=None if idle else reference,
-        tokens=find_tokens(tokens),
+        tokens=weighing,
         economy=economy,
     )
 

@@ -69,10 +69,13 @@ def test_other_data_in_the_middle_of_an_epoch_is_refused(tmp_path: Path, samples
     run(tmp_path, save_strategy="steps", save_steps=2, max_steps=2)
     checkpoint = str(tmp_path / "checkpoint-2")
     with pytest.raises(
-        ValueError, match=rf"cannot resume: .*an epoch of 64 samples, and the data set has {samples}"
+        ValueError,
+        match=rf"cannot resume: .*an epoch of 64 samples, and the data set has {samples}",
     ):
         run(tmp_path, data=Texts(samples), resume=checkpoint, save_strategy="no", max_steps=3)
-    again = run(tmp_path, data=Texts(samples), resume=checkpoint, max_steps=3, ignore_data_skip=True)
+    again = run(
+        tmp_path, data=Texts(samples), resume=checkpoint, max_steps=3, ignore_data_skip=True
+    )
     assert again.state.global_step == 3
 
 

@@ -33,15 +33,18 @@ ABOUT_BATCHES = [
 SAMPLES_OF_TRL = ("SFTTrainer", "PRMTrainer")  # whose batches are samples
 
 
-def adopted(made: Any, called: str) -> tuple[Problem, dict[str, Any]] | None:
+def adopted(
+    made: Any, called: str, *, judged: bool = True
+) -> tuple[Problem, dict[str, Any]] | None:
     """The problem that a trainer means, and its settings of a run; None where it is no trainer.
 
     Args:
         made: what the user's function returned.
         called: that call, for messages.
+        judged: whether it is evaluated, for which a Trainer needs data.
     """
     if _is_a("transformers", "Trainer", made):
-        return of_trainer(made, called)
+        return of_trainer(made, called, judged=judged)
     if _is_a("lightning.pytorch", "LightningModule", made) or _is_a(
         "pytorch_lightning", "LightningModule", made
     ):
@@ -54,11 +57,11 @@ def _is_a(module: str, name: str, made: Any) -> bool:
     return isinstance(kind, type) and isinstance(made, kind)
 
 
-def of_trainer(trainer: Any, called: str) -> tuple[Problem, dict[str, Any]]:
+def of_trainer(trainer: Any, called: str, *, judged: bool = True) -> tuple[Problem, dict[str, Any]]:
     """From a Hugging Face `Trainer`, TRL's too: its own evaluation metric counts."""
     args = trainer.args
     check_rows(trainer, called)
-    if trainer.train_dataset is None or trainer.eval_dataset is None:
+    if trainer.train_dataset is None or (judged and trainer.eval_dataset is None):
         missing = "train_dataset" if trainer.train_dataset is None else "eval_dataset"
         raise ValueError(
             f"{called} returned a {type(trainer).__name__} without {missing}=, and arms are trained on one and "

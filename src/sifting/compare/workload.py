@@ -85,6 +85,7 @@ class FunctionWorkload:
     name: str
     build: Callable[..., Any]
     trains: bool | None = None  # whether it gives a trainer; None while it was not called
+    judged: bool = True  # whether what it gives is evaluated, and so needs the data for it
     _paces: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the options
 
     @property
@@ -110,7 +111,7 @@ class FunctionWorkload:
         self.trains = not isinstance(made, Problem)
         if isinstance(made, Problem):
             return made, {}
-        found = adopted(made, called)
+        found = adopted(made, called, judged=self.judged)
         if found is None:
             raise ValueError(
                 f"{called} returned a {type(made).__name__}, not a sifting Problem, nor a Trainer of Hugging "
