@@ -153,6 +153,19 @@ def test_settings_are_plain_and_those_of_before_are_said_where_they_differ(net: 
         say_changes(settings, {**settings, "keep": 0.25})
 
 
+@pytest.mark.parametrize("more", [{"budget": "tokens"}, {"tokens": "hardest"}])
+def test_a_setting_that_one_of_them_leaves_out_is_said_both_ways(
+    net: Net, more: dict[str, Any]
+) -> None:
+    plain = {"exit": 1, "score": "loss", "keep": 0.5}
+    before, after = (Sifter(net, **plain, **own).settings() for own in ({}, more))
+    name = next(iter(more))
+    with pytest.warns(SiftingWarning, match=rf"other settings: {name}=None → '{more[name]}'"):
+        say_changes(before, after)
+    with pytest.warns(SiftingWarning, match=rf"other settings: {name}='{more[name]}' → None"):
+        say_changes(after, before)
+
+
 @pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
 def test_costs_of_the_exit_in_use_are_those_that_were_measured(net: Net) -> None:
     sifter = Sifter(net, exit=1, score="loss", keep=0.5, audit_every=1)

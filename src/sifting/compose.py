@@ -150,6 +150,9 @@ def make_scorer(
         raise ValueError(
             f"score_batch_size={batch_size!r}: give a whole number from 1, or None for all"
         )
+    weighing = find_tokens(tokens)
+    if reference is not None:
+        reference.weighed_by(weighing)
     return Scorer(
         model,
         exit,
@@ -160,7 +163,7 @@ def make_scorer(
         batch_size=batch_size,
         idle=idle,
         reference=None if idle else reference,
-        tokens=find_tokens(tokens),
+        tokens=weighing,
         economy=economy,
     )
 
@@ -329,7 +332,8 @@ def settings_of(
 
 def say_changes(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Warn where a sifter continues from a state that was saved with other settings."""
-    changed = [name for name, value in saved.items() if own.get(name) != value]
+    # a setting that is left out stands in neither, so that the names of both are looked at
+    changed = [name for name in {**saved, **own} if saved.get(name) != own.get(name)]
     if changed:
-        shown = "; ".join(f"{name}={saved[name]!r} → {own.get(name)!r}" for name in changed)
+        shown = "; ".join(f"{name}={saved.get(name)!r} → {own.get(name)!r}" for name in changed)
         warn_user(f"this sifter continues from a state that was saved with other settings: {shown}")

@@ -17,6 +17,7 @@ from sifting.exits.held_out import HeldOutReference
 from sifting.exits.reference import MANY, Reference, ReferenceTable, label_marks
 from sifting.measure.audit import warn_user
 from sifting.rng import RandomState
+from sifting.selection.tokens import described
 from sifting.sifter import Sifter
 
 __all__ = ["HeldOutReference", "Reference", "ReferenceTable", "reference_losses"]
@@ -78,7 +79,13 @@ def reference_losses(
     if not ids:
         raise ValueError("the loader gives no batch, so there is nothing to compute losses of")
     _say_what_is_missing(loader, ids)
-    return _table(ids, torch.cat(losses), marks_N, about or type(model).__name__)
+    return _table(
+        ids,
+        torch.cat(losses),
+        marks_N=marks_N,
+        about=about or type(model).__name__,
+        tokens=described(sifter.tokens),
+    )
 
 
 def _read(sifter: Sifter, loader: Any) -> Iterator[tuple[Any, list[Any]]]:
@@ -144,8 +151,9 @@ def _losses(sifter: Sifter, batch: Any, count: int) -> Tensor:
         )
     if len(losses_B) != count:
         raise ValueError(
-            f"{count} IDs for {len(losses_B)} samples: rows that hold several documents need ids= with one "
-            "for each document"
+            f"{count} IDs for {len(losses_B)} samples: rows hold several documents, and a sifter that draws rows "
+            "knows none of them. Leave out packing here and in training (TRL: packing=False, padding_free=False), "
+            "pack running text (packing_strategy='wrapped'), or pass ids= with one for each document"
         )
     return losses_B.cpu()
 
@@ -163,8 +171,9 @@ def _steady(sifter: Sifter, loader: Any, ids: list[Any], marks_N: Tensor) -> boo
 
 
 def _table(
-    ids: Sequence[Any], losses_N: Tensor, marks_N: Tensor | None, about: str
+    ids: Sequence[Any], losses_N: Tensor, *, marks_N: Tensor | None, about: str, tokens: str
 ) -> ReferenceTable:
+    told = {"about": about, "tokens": tokens}
     if len(set(ids)) != len(ids):
         raise ValueError(
             f"{len(ids)} samples have {len(set(ids))} different IDs: give each its own"
@@ -177,10 +186,10 @@ def _table(
                 f"the ID {odd!r}: give whole numbers from 0, or strings; where a sampler draws more than an "
                 "index, let the data set have a method sample_id(drawn)"
             )
-        return ReferenceTable(losses_N, ids=list(ids), marks_N=marks_N, about=about)
+        return ReferenceTable(losses_N, ids=list(ids), marks_N=marks_N, **told)
     places = torch.tensor(ids)
     room = int(places.max()) + 1
     all_N = torch.full((room,), float("nan")).index_copy(0, places, losses_N.float())
     if marks_N is not None:
         marks_N = torch.zeros(room, dtype=torch.long).index_copy(0, places, marks_N)
-    return ReferenceTable(all_N, marks_N=marks_N, about=about)
+    return ReferenceTable(all_N, marks_N=marks_N, **told)

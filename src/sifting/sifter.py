@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from sifting import by_hand, compose
 from sifting.autopilot.pilot import Pilot
-from sifting.autopilot.trial import Trial
+from sifting.autopilot.trial import Trial, say_if_trained
 from sifting.budget import checked_budget
 from sifting.chooser import Chooser
 from sifting.cursor import Cursor
@@ -248,6 +248,7 @@ class Sifter:
 
     def __call__(self, loader: Iterable[Any]) -> SiftedLoader:
         """Wrap a loader as it is; iterating gives the batches to train on, of its batch size."""
+        say_if_trained(self.pilot and self.pilot.held_out.trial.held_out, loader)
         return SiftedLoader(self, loader)
 
     def __repr__(self) -> str:

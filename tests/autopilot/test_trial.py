@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from sifting.autopilot.trial import Trial, read_held_out
+from sifting import Sifter, SiftingWarning
+from sifting.autopilot.trial import Trial, read_held_out, trained_too
+from tests.helpers.piloted import make_model
 
 SGD = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
 
@@ -51,3 +56,20 @@ def test_no_more_held_out_samples_are_read_than_wanted() -> None:
 def test_a_cost_that_is_no_share_of_a_step_is_refused(cost: Any) -> None:
     with pytest.raises(ValueError, match="cost="):
         Trial(cost=cost)
+
+
+def test_held_out_samples_that_are_plainly_trained_are_said() -> None:
+    data = TensorDataset(torch.randn(32, 8), torch.randint(0, 3, (32,)))
+    loader = DataLoader(data, batch_size=8)
+    for held_out in (loader, DataLoader(data, batch_size=4)):
+        sifter = Sifter(make_model(), trial=Trial(held_out=held_out, updates=40))
+        with pytest.warns(SiftingWarning, match="held_out= is the data that is trained"):
+            sifter(loader)
+    other = TensorDataset(*data.tensors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Sifter(make_model(), trial=Trial(held_out=DataLoader(other), updates=40))(loader)
+        Sifter(make_model(), trial=Trial(updates=40))(loader)
+    marked = [SimpleNamespace(_fingerprint=mark) for mark in ("a", "a", "b")]
+    assert trained_too(marked[0], marked[1])
+    assert not trained_too(marked[0], marked[2])

@@ -64,6 +64,21 @@ def test_other_settings_than_those_of_the_checkpoint_are_said(
         run(tmp_path, sift=sift, resume=checkpoint, save_strategy="no", max_steps=3)
 
 
+@pytest.mark.parametrize("samples", [48, 80])
+def test_other_data_in_the_middle_of_an_epoch_is_refused(tmp_path: Path, samples: int) -> None:
+    run(tmp_path, save_strategy="steps", save_steps=2, max_steps=2)
+    checkpoint = str(tmp_path / "checkpoint-2")
+    with pytest.raises(
+        ValueError,
+        match=rf"cannot resume: .*an epoch of 64 samples, and the data set has {samples}",
+    ):
+        run(tmp_path, data=Texts(samples), resume=checkpoint, save_strategy="no", max_steps=3)
+    again = run(
+        tmp_path, data=Texts(samples), resume=checkpoint, max_steps=3, ignore_data_skip=True
+    )
+    assert again.state.global_step == 3
+
+
 def test_random_masking_in_the_collator_resumes_identically_too(tmp_path: Path) -> None:
     def masked(samples: list[Any]) -> dict[str, torch.Tensor]:
         ids = torch.stack([sample["input_ids"] for sample in samples])

@@ -29,6 +29,17 @@ def test_a_file_of_losses_is_written(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not torch.equal(other.losses_N, table.losses_N)  # of another initial model
 
 
+def test_it_is_weighed_as_asked_and_needs_no_data_to_judge_by(tmp_path: Path) -> None:
+    out = tmp_path / "reference.json"
+    found = []
+    for words, said in (([], "MeanOfTokens()"), (["--tokens", "sum"], "SumOfTokens()")):
+        target = "tests.helpers.trl_sft:to_ask"
+        assert main(["reference", target, "--out", str(out), *words]) == 0
+        found.append(ReferenceTable.load(out))
+        assert found[-1].tokens == said
+    assert bool((found[1].losses_N > found[0].losses_N).all())
+
+
 def test_what_cannot_be_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     weights = tmp_path / "weights.pt"
     weights.write_bytes(b"no weights")
@@ -57,7 +68,7 @@ def test_what_cannot_be_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_its_own_options_are_where_to_and_whose_weights() -> None:
     names = {field.name for field in fields(ReferenceOptions)}
-    assert names == {"out", "config", "weights", "set"}
+    assert names == {"out", "config", "weights", "tokens", "set"}
 
 
 def test_a_folder_that_is_gone_in_the_end_is_named(

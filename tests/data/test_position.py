@@ -121,3 +121,19 @@ def test_parts_add_up_and_numbers_may_be_missing() -> None:
         assert sum(divide(20, rank, world) for rank in range(world)) == 20
     found = Plain({"a": None, "b": 3}, "it")
     assert (optional(found, "a"), optional(found, "b")) == (None, 3)
+
+
+class Silent:
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+def test_a_place_is_among_as_many_samples_as_there_were() -> None:
+    place = replace(INDICES, samples=64)
+    place.check_data(range(64))
+    place.check_data(Silent())
+    replace(INDICES, samples=None).check_data(range(3))  # saved before it was noted
+    with pytest.raises(ValueError, match="an epoch of 64 samples, and the data set has 3"):
+        place.check_data(range(3))
+    plain = {name: value for name, value in place.to_plain().items() if name != "samples"}
+    assert IndexPosition.from_plain(plain).samples is None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from sifting.checksums import Damaged
 from sifting.exits.held_out import HeldOutReference
 from sifting.exits.reference import ReferenceTable
 from sifting.reference import reference_losses
+from sifting.selection.tokens import HardestTokens
 from tests.helpers.models import Net
 from tests.helpers.references import COUNT, make_data
 
@@ -96,6 +98,23 @@ def test_a_file_is_read_back_as_it_was_written_or_refused(tmp_path: Path, data: 
     path.write_text(json.dumps({"format": 1}))
     with pytest.raises(Damaged, match="no checksum"):
         ReferenceTable.load(path)
+
+
+def test_a_table_is_held_against_scores_that_are_weighed_alike(tmp_path: Path, data: TensorDataset):
+    path = tmp_path / "reference.json"
+    loader = DataLoader(data, batch_size=8)
+    given: dict[str, Any] = {"exit": "last", "score": "reducible", "keep": 0.5}
+    ReferenceTable(torch.ones(48), tokens="HardestTokens(portion=0.1)").save(path)
+    Sifter(Net(), reference=path, tokens="hardest", **given)
+    with pytest.raises(ValueError, match=r"by HardestTokens\(.*0.1\), and this sifter by Mean"):
+        Sifter(Net(), reference=path, **given)
+    with pytest.raises(ValueError, match=r"portion=0.1.*portion=0.2.*--tokens hardest"):
+        Sifter(Net(), reference=path, tokens=HardestTokens(0.2), **given)
+    table = reference_losses(Net(), loader)
+    assert table.tokens == "MeanOfTokens()"
+    with pytest.raises(ValueError, match="make it again with the same tokens="):
+        Sifter(Net(), reference=table, tokens="sum", **given)
+    Sifter(Net(), reference=ReferenceTable(torch.ones(48)), tokens="sum", **given)  # not known
 
 
 def test_other_data_is_refused(data: TensorDataset):

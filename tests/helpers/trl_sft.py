@@ -135,6 +135,11 @@ def make(
     )
 
 
+def to_ask(seed: int) -> Any:
+    """A trainer without data to judge by, for `sift reference`."""
+    return make(Path("nowhere"), Watched, seed=seed)
+
+
 def run(
     folder: Path, kind: type[Any] = Sifted, *, resume: str | None = None, **options: Any
 ) -> Any:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sifting.data.tree import describe
+from sifting.measure.audit import warn_user
 from sifting.model.failed_call import FAILURES
 
 
@@ -126,6 +127,38 @@ def read_held_out(batches: Iterable[Any], *, most: int, size: Callable[[Any], in
         if seen >= most:
             break
     return found
+
+
+TRAINED = (
+    "held_out= is the data that is trained: samples that were trained say nothing of what is still to be learned, "
+    "and the autopilot would go by what is learned by heart. Hold samples back that are not trained, or leave "
+    "held_out= out (an eval_dataset of its own, under a trainer)"
+)
+
+
+def trained_too(held_out: Any, loader: Any) -> bool:
+    """Whether held-out batches are plainly those that are trained: of one loader, or of one data set.
+
+    >>> data = [1, 2, 3]
+    >>> loaders = [torch.utils.data.DataLoader(data) for _ in range(2)]
+    >>> trained_too(*loaders), trained_too(torch.utils.data.DataLoader([4]), loaders[0])
+    (True, False)
+
+    A copy, or a part, is not seen.
+    """
+    if held_out is None:
+        return False
+    one, other = (getattr(given, "dataset", given) for given in (held_out, loader))
+    marks = [
+        getattr(data, "_fingerprint", None) for data in (one, other)
+    ]  # of Hugging Face's datasets
+    return one is other or (None not in marks and marks[0] == marks[1])
+
+
+def say_if_trained(held_out: Any, loader: Any) -> None:
+    """Warn where held-out batches are plainly those that are trained."""
+    if trained_too(held_out, loader):
+        warn_user(TRAINED)
 
 
 @contextmanager

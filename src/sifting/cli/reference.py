@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import torch
 import tyro
@@ -50,6 +50,9 @@ class ReferenceOptions(Generic[C]):
     config: C
     weights: Path | None = None
     """Weights of the model (a state_dict that torch.save wrote); by default as the problem makes it."""
+    tokens: Literal["mean", "sum", "share", "hardest"] | None = None
+    """How a document's loss is made of its tokens', as in Sifter(tokens=…); by default as the problem says, else
+    their mean."""
     set: Annotated[tuple[str, ...], tyro.conf.UseAppendAction] = ()
     """A setting of the problem (width=8); may be given often."""
 
@@ -61,6 +64,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(words: list[str], console: Console) -> str | None:
     workload = named_workload(words[0], command=LABEL)
+    if isinstance(workload, FunctionWorkload):
+        workload.judged = False
     preset, options = parse_preset(
         workload.presets,
         words[1:],
@@ -99,7 +104,8 @@ def _write(
             tell(console, f"{done} samples")
 
     loader = problem.batches(problem.batch) if problem.sized else problem.batches()
-    table = reference_losses(problem.model, loader, about=about, watch=watch, **problem.sifter)
+    told = {**problem.sifter, **({} if options.tokens is None else {"tokens": options.tokens})}
+    table = reference_losses(problem.model, loader, about=about, watch=watch, **told)
     with writing(options.out):
         table.save(options.out)
     finite = table.losses_N[table.losses_N.isfinite()]

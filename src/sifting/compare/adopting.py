@@ -7,13 +7,12 @@ callbacks and its logging are not: every arm runs in the library's own loop, whi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from sifting.compare.directions import less_is_better, say_direction
+from sifting.compare.modules import of_module
 from sifting.model.trainer_loss import trainer_losses
 from sifting.training.problem import Problem
 
@@ -33,19 +32,26 @@ ABOUT_BATCHES = [
 SAMPLES_OF_TRL = ("SFTTrainer", "PRMTrainer")  # whose batches are samples
 
 
-def adopted(made: Any, called: str) -> tuple[Problem, dict[str, Any]] | None:
+def adopted(
+    made: Any, called: str, *, judged: bool = True
+) -> tuple[Problem, dict[str, Any]] | None:
     """The problem that a trainer means, and its settings of a run; None where it is no trainer.
 
     Args:
         made: what the user's function returned.
         called: that call, for messages.
+        judged: whether it is evaluated, for which a Trainer needs data.
     """
     if _is_a("transformers", "Trainer", made):
-        return of_trainer(made, called)
-    if _is_a("lightning.pytorch", "LightningModule", made) or _is_a(
-        "pytorch_lightning", "LightningModule", made
-    ):
-        return of_module(made, called), {}
+        return of_trainer(made, called, judged=judged)
+    module, data = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if _of_lightning("LightningModule", module):
+        if data is not None and not _of_lightning("LightningDataModule", data):
+            raise ValueError(
+                f"{called} returned a {type(module).__name__} with a {type(data).__name__}: give a "
+                "LightningModule with its own loaders, or with a LightningDataModule"
+            )
+        return of_module(module, called, data=data), {}
     return None
 
 
@@ -54,11 +60,15 @@ def _is_a(module: str, name: str, made: Any) -> bool:
     return isinstance(kind, type) and isinstance(made, kind)
 
 
-def of_trainer(trainer: Any, called: str) -> tuple[Problem, dict[str, Any]]:
+def _of_lightning(name: str, made: Any) -> bool:
+    return any(_is_a(module, name, made) for module in ("lightning.pytorch", "pytorch_lightning"))
+
+
+def of_trainer(trainer: Any, called: str, *, judged: bool = True) -> tuple[Problem, dict[str, Any]]:
     """From a Hugging Face `Trainer`, TRL's too: its own evaluation metric counts."""
     args = trainer.args
     check_rows(trainer, called)
-    if trainer.train_dataset is None or trainer.eval_dataset is None:
+    if trainer.train_dataset is None or (judged and trainer.eval_dataset is None):
         missing = "train_dataset" if trainer.train_dataset is None else "eval_dataset"
         raise ValueError(
             f"{called} returned a {type(trainer).__name__} without {missing}=, and arms are trained on one and "
@@ -73,7 +83,11 @@ def of_trainer(trainer: Any, called: str) -> tuple[Problem, dict[str, Any]]:
     metric = named if named.startswith("eval_") else f"eval_{named}"
     greater = args.greater_is_better
     if greater is None:
-        greater = not metric.endswith("loss")
+        greater = not less_is_better(metric)
+    how = f"set greater_is_better={not greater} in TrainingArguments"
+    say_direction(
+        metric, greater=greater, how=how
+    )  # transformers sets it by itself, to True but of a loss
     trainer.callback_handler.callbacks.clear()  # nothing of its own loop runs
     _add_noise(trainer)
     loader = trainer.get_train_dataloader()
@@ -157,98 +171,3 @@ def _losses(trainer: Any) -> Any:
 
         return dft_losses
     return trainer_losses(trainer)
-
-
-def of_module(module: Any, called: str) -> Problem:
-    """From a `LightningModule` with its own loaders: what it monitors counts, else val_loss."""
-    made = module.configure_optimizers()
-    monitor, schedules = "val_loss", None
-    if isinstance(made, dict):
-        schedules = made.get("lr_scheduler")
-        if isinstance(schedules, dict):
-            monitor = schedules.get("monitor", monitor)
-        monitor, made = made.get("monitor", monitor), made["optimizer"]
-    planned = getattr(module, "lr_schedule", None)
-    if schedules is not None and planned is None:
-        raise ValueError(
-            f"{called}: configure_optimizers gives an lr_scheduler, which is planned for a fixed length, but "
-            "the budget decides how long each arm trains: also give the module lr_schedule(optimizer, updates)"
-        )
-    if not isinstance(made, torch.optim.Optimizer) or not module.automatic_optimization:
-        raise ValueError(
-            f"{called}: configure_optimizers gives {type(made).__name__}, and arms are trained with one optimizer "
-            "by automatic optimization: give a Problem of your own instead"
-        )
-    loader, judged = module.train_dataloader(), module.val_dataloader()
-    size = getattr(loader, "batch_size", None)
-    if not isinstance(size, int):
-        raise ValueError(
-            f"{called}: train_dataloader gives a {type(loader).__name__} without a batch_size, which is "
-            "needed to make arms train alike: give a DataLoader"
-        )
-
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        with _logged(module):
-            found = module.training_step(batch, 0)
-        return found["loss"] if isinstance(found, dict) else found  # type: ignore[no-any-return]
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        module.eval()
-        with torch.no_grad(), _logged(module) as logged:
-            for number, batch in enumerate(judged):
-                module.validation_step(batch, number)
-        metrics = {name: sum(values) / len(values) for name, values in logged.items()}
-        if monitor not in metrics:
-            raise ValueError(
-                f"{called}: {monitor!r} is monitored, and validation_step logs "
-                f"{', '.join(metrics) or 'nothing'}: log it there, or name another as 'monitor' in "
-                "configure_optimizers"
-            )
-        return metrics
-
-    return Problem(
-        model=_called_in(module),
-        batches=lambda: loader,
-        loss=loss,
-        evaluate=evaluate,
-        optimizer=made,
-        batch=size,
-        schedule=planned,
-        metric=monitor,
-        lower_is_better="loss" in monitor or "error" in monitor,
-        held_out=lambda: judged,
-    )
-
-
-def _called_in(module: Any) -> nn.Module:
-    """The model that a module's steps call: itself where it has a forward, else its largest child."""
-    owner = next(kind for kind in type(module).__mro__ if "forward" in vars(kind))
-    children = list(module.children())
-    if (
-        not owner.__module__.startswith(("lightning.", "pytorch_lightning.", "torch."))
-        or not children
-    ):
-        return module  # type: ignore[no-any-return]
-    found: nn.Module = max(children, key=lambda child: sum(p.numel() for p in child.parameters()))
-    return found
-
-
-@contextmanager
-def _logged(module: Any) -> Iterator[dict[str, list[float]]]:
-    """What a module logs in its steps, while open; it has no trainer to log to."""
-    found: dict[str, list[float]] = {}
-
-    def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
-        found.setdefault(name, []).append(float(value))
-
-    def log_dict(values: Any, *args: Any, **kwargs: Any) -> None:
-        for name, value in values.items():
-            log(name, value)
-
-    own: dict[str, Callable[..., None]] = {"log": log, "log_dict": log_dict}
-    vars(module).update(own)
-    try:
-        yield found
-    finally:
-        for name in own:
-            del vars(module)[name]

@@ -6,6 +6,7 @@ import ast
 import os
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Protocol
@@ -85,14 +86,31 @@ class FunctionWorkload:
     name: str
     build: Callable[..., Any]
     trains: bool | None = None  # whether it gives a trainer; None while it was not called
+    judged: bool = True  # whether what it gives is evaluated, and so needs the data for it
     _paces: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the options
+    _given: dict[int, Any] = field(default_factory=dict)  # parameters of problems, by their id
 
     @property
     def presets(self) -> Mapping[str, RunConfig]:
         return {"": OwnConfig()}
 
     def problem(self, config: RunConfig) -> Problem:
-        return self._made(config)[0]
+        made = self._made(config)[0]
+        self._check_own(made, f"{self.name}(seed={config.seed})")
+        return made
+
+    def _check_own(self, made: Problem, called: str) -> None:
+        """Raise where what is trained is an earlier problem's too: arms would train one another's weights."""
+        trained = [p for p in made.model.parameters() if p.requires_grad]
+        for parameter in trained:
+            known = self._given.get(id(parameter))
+            if known is not None and known() is parameter:
+                raise ValueError(
+                    f"{called} returned a {type(made.model).__name__} with parameters that an earlier call has "
+                    "returned too, so that arms would train one and the same: make the model, the optimizer and "
+                    "the trainer anew in each call"
+                )
+        self._given.update((id(parameter), weakref.ref(parameter)) for parameter in trained)
 
     def _made(self, config: RunConfig) -> tuple[Problem, dict[str, Any]]:
         """The problem of one run, and what a trainer that it was made of says of the run."""
@@ -110,11 +128,11 @@ class FunctionWorkload:
         self.trains = not isinstance(made, Problem)
         if isinstance(made, Problem):
             return made, {}
-        found = adopted(made, called)
+        found = adopted(made, called, judged=self.judged)
         if found is None:
             raise ValueError(
                 f"{called} returned a {type(made).__name__}, not a sifting Problem, nor a Trainer of Hugging "
-                "Face's or TRL's, nor a LightningModule"
+                "Face's or TRL's, nor a LightningModule, alone or with a LightningDataModule"
             )
         return found
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sifting.data.documents import nothing_to_choose
 from sifting.data.generators import Streams, chain_of, restore_generators, states_of
-from sifting.data.position import DrawnStep, IndexPosition
+from sifting.data.position import DrawnStep, IndexPosition, size_of
 from sifting.data.samples import Samples
 from sifting.data.stateful import (
     Beginning,
@@ -146,9 +146,11 @@ class IndexSource:
             begin, here = settled(self.loader), None
             begun = Streams(RandomState.now(), begin.generators or states_of(self.loader))
             place = IndexPosition(begun, begun, seed, own=begin.own, order=begin.kept)
+            place = replace(place, samples=size_of(self.loader.dataset))
             place = replace(place, iteration=self._iteration, replicas=self._replicas())
         else:
             begin, place, here = Beginning(), resumed, RandomState.now()
+            resumed.check_data(self.loader.dataset)
             forget(self.loader)
             self._check_ranks(resumed)
             resumed.begun.restore(self.loader)

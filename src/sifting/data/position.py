@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -151,6 +151,7 @@ class IndexPosition:
         ranks: how many go on, where they are not as many.
         own: where the loader is by its own state, where it keeps one (torchdata's).
         order: what its sampler drew before the loader was sifted, from streams that nobody knows.
+        samples: of the loader's data set, where it says.
     """
 
     begun: Streams
@@ -165,6 +166,7 @@ class IndexPosition:
     ranks: int | None = None
     own: OwnPlace | None = None
     order: tuple[Any, ...] | None = None
+    samples: int | None = None
 
     def to_plain(self) -> dict[str, Any]:
         """As tensors and numbers, to be saved."""
@@ -198,7 +200,21 @@ class IndexPosition:
             ranks=optional(found, "ranks", least=1),
             own=None if found.get("own") is None else found.made("own", OwnPlace.from_plain),
             order=None if plain.get("order") is None else tuple(found.items("order")),
+            samples=optional(found, "samples") if "samples" in found else None,
         )
+
+    def check_data(self, data: Any) -> None:
+        """Raise where a data set has not the samples among which this is a place.
+
+        Of others, an order that was drawn by the same seed would train some twice in this epoch.
+        """
+        now = size_of(data)
+        if None not in (self.samples, now) and self.samples != now:
+            raise ValueError(
+                f"cannot resume: the state was saved in the middle of an epoch of {self.samples} samples, and the "
+                f"data set has {now} (rows, where documents are packed): give the data that it was saved with, "
+                "or start over"
+            )
 
     def divided(self, everyones: Sequence[IndexPosition], world: int) -> IndexPosition:
         """This place for each of another number of ranks, all of which divide the same order.
@@ -229,6 +245,14 @@ class IndexPosition:
         sizes = tuple((size // world, count) for size, count in scaled)
         place = replace(stream, passed=stream.passed * ranks // world, sizes=sizes)
         return replace(self, stream=place, ranks=world, own=None)
+
+
+def size_of(data: Any) -> int | None:
+    """How many samples a data set has; None where it does not say."""
+    try:
+        return len(data) if isinstance(data, Sized) else None
+    except (TypeError, NotImplementedError):  # there is a `__len__` for other cases
+        return None
 
 
 def _plain_batch(drawn: Any) -> Any:

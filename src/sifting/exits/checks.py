@@ -94,6 +94,12 @@ def by_sample(
         size -= 1
         told = features(samples.take(probe, torch.arange(size), size=size + 1))
     if told.size(0) != size:
+        if samples.documents(probe) is not None:
+            instead = (
+                "they are documents packed into rows, and what is scored is no cross-entropy that could be told "
+                "by its positions: choose exit='last' or a block's number, such as exit=1, or leave out packing "
+                "(TRL: packing=False, padding_free=False)"
+            )
         raise ValueError(
             f"{who} needs a row for each sample, and {size} samples come as {describe(told)}: {instead}"
         )

@@ -29,6 +29,7 @@ from sifting.model.call import Call
 from sifting.model.parts import IGNORE, Score
 from sifting.model.plan import Plan
 from sifting.selection.choice import Rule
+from sifting.selection.tokens import Tokens, described
 
 REDUCIBLE = "reducible"
 FORMAT = 1
@@ -46,6 +47,11 @@ class Reference(ABC):
 
     def expect(self, samples: int | None) -> None:  # noqa: B027
         """Take note of how many samples the data set has, where their IDs are its indices."""
+
+    def weighed_by(self, tokens: Tokens) -> None:  # noqa: B027
+        """Take note of how the sifter makes a document's score of its tokens'; raise where it cannot be held
+        against this.
+        """
 
     @abstractmethod
     def losses(self, plan: Plan, model: nn.Module, batch: Any, ids: Sequence[Any] | None) -> Tensor:
@@ -94,6 +100,8 @@ class ReferenceTable(Reference):
         marks_N: a checksum of each sample's labels, which shows whether data is other data; None where labels
             differ from one reading to the next.
         about: what model they are of, for people.
+        tokens: how they were made of a document's tokens, as `selection.tokens.described` says it; None where
+            that is not known.
     """
 
     by_id = True
@@ -105,8 +113,10 @@ class ReferenceTable(Reference):
         ids: Sequence[str] | None = None,
         marks_N: Tensor | None = None,
         about: str = "",
+        tokens: str | None = None,
     ) -> None:
         self.losses_N, self.marks_N, self.about = losses_N.float().cpu(), marks_N, about
+        self.tokens = tokens
         self.ids = None if ids is None else list(ids)
         self._places = None if ids is None else {one: place for place, one in enumerate(ids)}
         if self.losses_N.ndim != 1 or not len(self.losses_N):
@@ -128,8 +138,17 @@ class ReferenceTable(Reference):
     def expect(self, samples: int | None) -> None:
         if samples is not None and self.ids is None and samples != len(self):
             raise ValueError(
-                f"the reference is of {len(self)} samples, and the data set has {samples}: it is of other data. "
-                "Make it again (sift reference), from the data set that is trained"
+                f"the reference is of {len(self)} samples, and the data set has {samples}: it is of other data "
+                "or packing. Make it again (sift reference), from the data set that is trained, which must "
+                "not pack several documents into a row (TRL: packing=False, or packing_strategy='wrapped')"
+            )
+
+    def weighed_by(self, tokens: Tokens) -> None:
+        if self.tokens not in (None, described(tokens)):
+            raise ValueError(
+                f"the reference weighs a document's tokens by {self.tokens}, and this sifter by "
+                f"{described(tokens)}, which cannot be held against each other: make it again with the same "
+                f"tokens= (sift reference --tokens {tokens.name}, or reference_losses(…, tokens=…))"
             )
 
     def of_ids(self, ids: Sequence[Any]) -> Tensor:
@@ -194,6 +213,7 @@ class ReferenceTable(Reference):
             "kind": "reference losses",
             "samples": len(self),
             "about": self.about,
+            "tokens": self.tokens,
             "ids": self.ids,
             "losses": _text(self.losses_N),
             "marks": marks,
@@ -219,7 +239,8 @@ class ReferenceTable(Reference):
             losses_N = _numbers(found["losses"], torch.float32, count)
             marks = found["marks"]
             marks_N = None if marks is None else _numbers(marks, torch.int64, count)
-            return cls(losses_N, ids=found["ids"], marks_N=marks_N, about=str(found["about"]))
+            about, tokens = str(found["about"]), found.get("tokens")
+            return cls(losses_N, ids=found["ids"], marks_N=marks_N, about=about, tokens=tokens)
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise checksums.Damaged(f"{path} is damaged: {error}") from error
 

@@ -25,7 +25,7 @@ from torch import nn
 from torch.optim import Optimizer
 from transformers import Trainer, TrainerCallback
 
-from sifting.autopilot.trial import Trial
+from sifting.autopilot.trial import Trial, say_if_trained
 from sifting.integrations.files import read_state, write_state
 from sifting.integrations.held_out import EvaluationBatches, tell, untouched
 from sifting.integrations.trainer_loader import ResumedLoader, TrainLoader
@@ -115,6 +115,8 @@ class SiftMixin(_Base):  # type: ignore[misc]
                 "not sifted: name SiftMixin first among the bases, or return what super() gives"
             )
         found: tuple[Any, ...] = super().set_initial_training_values(args, dataloader)
+        if self.sifter.pilot is not None and not self.sifter.step:
+            say_if_trained(self.eval_dataset, self.train_dataset)
         batches = int(found[-1]) * args.gradient_accumulation_steps
         self._tell(Trial(held_out=EvaluationBatches.of(self), updates=batches))
         return found

@@ -149,7 +149,8 @@ def reduced(
         return None if losses_B is None else (losses_B * weights_B.to(losses_B.device)).mean()
     if plan.kind == "loss_fn":
         assert plan.loss_fn is not None
-        if len(logits) != 1 or len(labels) != 1:
+        # in training there may be none of what is scored: TRL's fused head gives log-probabilities alone
+        if len(logits) != 1 or len(labels) != 1 or not logits.keys() <= plan.shapes.keys():
             return None
         (values,), (wanted,) = logits.values(), labels.values()
         return plan.loss_fn.reduced(values, wanted.to(values.device))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting.data.tree import describe
@@ -93,7 +95,25 @@ def _check_loss_fn(loss_fn: PerSampleLoss, found: Objective, batch: Any) -> None
             "the sum of several, or forward= and labels= that return one each"
         )
     (logits,), (labels,) = found.logits.values(), given.values()
-    loss_fn.check(logits, labels.to(logits.device))
+    labels = labels.to(logits.device)
+    if found.reference is not None and loss_fn.by_class:
+        _check_shift(loss_fn, logits, labels, found.reference)
+    loss_fn.check(logits, labels)
+
+
+def _check_shift(loss_fn: PerSampleLoss, logits: Tensor, labels: Tensor, reference: Tensor) -> None:
+    """Raise where a loss of torch's would hold each token of a causal model against itself."""
+    if logits.ndim != 3 or logits.shape[:2] != labels.shape or labels.shape[1] < 2:
+        return
+    wanted = labels[:, 1:].long()
+    own = F.cross_entropy(logits[:, :-1].float().movedim(-1, 1), wanted, ignore_index=IGNORE)
+    if not torch.isclose(own, reference.to(own), rtol=1e-3):
+        return
+    raise ValueError(
+        f"loss_fn={loss_fn} holds each position against its own label, and this model's own loss holds it "
+        "against the next one's: by loss_fn= a token would be predicted from itself. Leave loss_fn= out; or shift "
+        "in it: loss_fn=lambda z, y: F.cross_entropy(z[:, :-1].movedim(-1, 1), y[:, 1:], reduction='none')"
+    )
 
 
 def _heads(found: Objective, model: nn.Module, batch: Any) -> dict[str, Head]:

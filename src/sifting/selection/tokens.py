@@ -177,6 +177,15 @@ def find_tokens(tokens: Any) -> Tokens:
     )
 
 
+def described(tokens: Tokens) -> str:
+    """What a way of weighing is, with its settings: two of the same description score alike.
+
+    >>> described(HardestTokens(0.2)), described(MEAN)
+    ('HardestTokens(portion=0.2)', 'MeanOfTokens()')
+    """
+    return repr(tokens) if isinstance(tokens, tuple(map(type, BY_NAME.values()))) else tokens.name
+
+
 class Layout(NamedTuple):
     """Of each scored position, which document it is of and where among those of it that are scored.
 
