@@ -104,8 +104,8 @@ def test_options_of_single_runs_are_refused_with_what_stands_for_them() -> None:
 
 
 def test_a_command_of_many_runs_ends_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
-    def run(work: Any) -> int:
-        return run_many(["x"], label="sift mine", text="sift mine X", work=work)
+    def run(work: Any, **more: bool) -> int:
+        return run_many(["x"], label="sift mine", text="sift mine X", work=work, **more)
 
     def broken(words: list[str], console: Console) -> None:
         raise RunError("it is damaged")
@@ -119,6 +119,11 @@ def test_a_command_of_many_runs_ends_with_its_code(capsys: pytest.CaptureFixture
     assert run(broken) == 2
     assert "sift mine: it is damaged" in capsys.readouterr().err
     assert run(stopped) == 130
+    assert "the same command continues" in capsys.readouterr().err
+    assert run(stopped, continues=False) == 130
+    said = capsys.readouterr().err
+    assert "the same command begins anew, and nothing was written" in said
+    assert "continues" not in said
 
 
 def test_how_a_command_is_called_is_printed_where_nothing_follows_it(

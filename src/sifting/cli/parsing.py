@@ -169,15 +169,21 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def run_many(
-    argv: Sequence[str], *, label: str, text: str, work: Callable[[list[str], Console], str | None]
+    argv: Sequence[str],
+    *,
+    label: str,
+    text: str,
+    work: Callable[[list[str], Console], str | None],
+    continues: bool = True,
 ) -> int:
-    """A command of many runs, from its words to its exit code: what is common to their ends.
+    """A command that takes long, from its words to its exit code: what is common to their ends.
 
     Args:
         argv: what follows the command's name.
         label: the command, for messages.
         text: how it is called.
         work: runs what the words mean and shows what came out; gives the signal that stopped it.
+        continues: whether the same command goes on where it was stopped.
     """
     words = list(argv)
     code = usage(text, words)
@@ -192,7 +198,8 @@ def run_many(
         stopped = at_once(interrupt)
     if stopped is None:
         return 0
-    say(f"{label}: stopped by {stopped}; the same command continues", error=True)
+    again = "continues" if continues else "begins anew, and nothing was written"
+    say(f"{label}: stopped by {stopped}; the same command {again}", error=True)
     return exit_code(stopped)
 
 

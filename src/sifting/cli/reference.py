@@ -59,7 +59,7 @@ class ReferenceOptions(Generic[C]):
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    return run_many(argv, label=LABEL, text=USAGE, work=_run)
+    return run_many(argv, label=LABEL, text=USAGE, work=_run, continues=False)
 
 
 def _run(words: list[str], console: Console) -> str | None:
