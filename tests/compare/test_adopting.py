@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from rich.console import Console
 from torch.utils.data import DataLoader
 
 from sifting import Sifter
 from sifting.compare import calibration
-from sifting.compare.adopting import adopted
+from sifting.compare.adopting import adopted, planned
 from sifting.compare.harness import Comparison, arm_configs, compare
 from sifting.compare.workload import FunctionWorkload, OwnConfig
 from sifting.integrations.trainer import SiftTrainer
 from sifting.integrations.trl import dft_losses
+from sifting.training.config import RunConfig
 from sifting.training.run_folder import read_run
 from tests.helpers import hf_trainer, trl_pairs, trl_sft
 from tests.helpers.lightning_runs import data
@@ -168,3 +172,25 @@ def test_what_trl_does_to_a_loss_is_done_in_a_comparison() -> None:
 def test_what_is_neither_a_trainer_nor_a_module_is_not_adopted() -> None:
     for made in (3, "text", object(), torch.nn.Linear(2, 2)):
         assert adopted(made, "build()") is None
+
+
+@pytest.mark.parametrize("epochs", [1, 1.5, 3])
+def test_a_trainer_says_how_long_it_trains(epochs: float) -> None:
+    def build(seed: int, **more: Any) -> Any:
+        trainer = make_trainer(seed, transformers.Trainer, train_dataset=Texts(44), **more)
+        trainer.args.max_steps, trainer.args.num_train_epochs = -1, epochs
+        return trainer
+
+    workload = FunctionWorkload("mine:build", build)
+    config = workload.with_settings(workload.presets[""], {})
+    assert config.updates is None, "a comparison has its budget"
+    trainer = build(0)
+    trainer.train()
+    assert workload.planned(config) == trainer.state.global_step
+    assert workload.planned(replace(config, updates=7)) == 7
+
+
+def test_a_stream_does_not_say_how_long_it_trains() -> None:
+    assert planned(SimpleNamespace(max_steps=30), object()) == 30
+    assert planned(SimpleNamespace(max_steps=-1), object()) is None
+    assert FunctionWorkload("mine:module", make_module).planned(RunConfig()) is None

@@ -6,6 +6,7 @@ callbacks and its logging are not: every arm runs in the library's own loop, whi
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -136,7 +137,20 @@ def of_trainer(trainer: Any, called: str, *, judged: bool = True) -> tuple[Probl
         "accumulate": args.gradient_accumulation_steps,
         "clip": args.max_grad_norm or None,
         "autocast": autocast,
+        "updates": planned(args, loader),
     }
+
+
+def planned(args: Any, loader: Any) -> int | None:
+    """Updates that a Trainer's own loop would make; None where its data has no length to count epochs by."""
+    if args.max_steps > 0:
+        return int(args.max_steps)
+    try:
+        batches = len(loader)
+    except TypeError:
+        return None
+    each = max(1, math.ceil(batches / args.gradient_accumulation_steps))
+    return math.ceil(args.num_train_epochs * each)
 
 
 def check_rows(trainer: Any, called: str) -> None:

@@ -144,19 +144,28 @@ class FunctionWorkload:
         made = replace(config, **own, options={**config.options, **options})
         return replace(made, **self._pace(made, given=own))
 
+    def planned(self, config: RunConfig) -> int | None:
+        """Updates that a trainer was made for; None where it does not say, and for a `Problem`."""
+        return config.updates or self._said(config).get("updates")
+
     def _pace(self, config: OwnConfig, given: Mapping[str, Any]) -> dict[str, Any]:
         """What a trainer says of accumulation, clipping and precision, where the user does not."""
-        key = repr(config.options)
+        plain = OwnConfig()
+        return {
+            name: value
+            for name, value in self._said(config).items()
+            if name not in given
+            and name != "updates"  # a budget has its own
+            and getattr(config, name) == getattr(plain, name)
+        }
+
+    def _said(self, config: RunConfig) -> dict[str, Any]:
+        key = repr(getattr(config, "options", {}))
         if key not in self._paces:
             streams = RandomState.now()
             self._paces[key] = self._made(config)[1] if self.trains is not False else {}
             streams.restore()
-        plain = OwnConfig()
-        return {
-            name: value
-            for name, value in self._paces[key].items()
-            if name not in given and getattr(config, name) == getattr(plain, name)
-        }
+        return self._paces[key]
 
 
 def find_workload(name: str) -> RecipeWorkload | FunctionWorkload:
