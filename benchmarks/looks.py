@@ -80,6 +80,9 @@ def record(name: str, seed: int, keep: Path) -> None:
         with mock.patch.object(Noted, "add", note):
             engine.advance(round(0.61 * run.length) + 1)
         engine.finish()
+        if not looks:
+            print(f"{name}, seed {seed}: no looks, since {pilot.decision.why}")
+            return
         found = {
             key: np.stack([look[key].float().numpy() for look in looks])
             for key in ("before", "now", "scores")
