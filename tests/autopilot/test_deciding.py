@@ -95,7 +95,9 @@ def test_reasons_have_no_numbers_that_say_nothing() -> None:
     noise = replace(GOOD, share=-0.38, error=1.13, speedup=0.5)
     assert "too small beside its noise" in decide([noise], PLAIN, held_out=True)[1]
     none = replace(GOOD, share=0.0, error=0.0, speedup=0.0)
-    assert decide([none], PLAIN, held_out=True)[1] == "no progress is made on held-out samples"
+    assert decide([none], PLAIN, held_out=True)[1] == (
+        "no progress on held-out samples is told from noise"
+    )
     assert "100% (± 8%)" in decide([replace(GOOD, share=1.03, error=0.08)], PLAIN, held_out=True)[1]
     # a share that was not the reason is not said to be it
     poor = replace(GOOD, share=0.55, speedup=1.02)

@@ -14,6 +14,7 @@ from sifting import Sifter, Trial
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.looks import BUDGET, FORWARD
 from sifting.autopilot.options import Option
+from sifting.measure.learning import Progress
 from sifting.rng import RandomState
 from tests.helpers.models import Net, candidates
 
@@ -125,6 +126,15 @@ def test_progress_tells_where_classes_are_predicted(given: dict[str, Any], tells
             net.head.weight *= 0.9
     assert looking.tells == tells
     assert tells or looking.shares() == []
+
+
+def test_the_log_has_no_share_of_progress_within_noise() -> None:
+    held_out = sifter_with(candidates(40))[2]
+    clear, noise = Progress(0.3, 0.1, 1e-4, 1e-4), Progress(1e-3, -5e-4, 1e-4, 1e-4)
+    held_out.progress.update({Option("input", 2): [clear, clear], Option("tuned", 2): [noise]})
+    (found,) = held_out.shares()
+    assert (found["scorer"], found["share"]) == ("input", pytest.approx(0.75))
+    assert math.isfinite(found["error"])
 
 
 def test_losses_are_cut_off_at_that_of_guessing() -> None:

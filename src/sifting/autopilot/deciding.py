@@ -132,7 +132,7 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
         if (best.error or 0.0) > TOO_NOISY:
             return f"progress on {_samples(held_out)} is too small beside its noise to tell where it is made"
         if best.share == best.speedup == 0:
-            return f"no progress is made on {_samples(held_out)}"
+            return f"no progress on {_samples(held_out)} is told from noise"
         sure = _least(best, 1) >= ENTER
         if not held_out and sure and _least(best, ERRORS_OF_NEW) < ENTER:
             return (

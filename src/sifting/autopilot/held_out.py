@@ -278,7 +278,7 @@ class HeldOut:
             return found
         for option in self.progress:
             recent = (self._told if option in self._told else self.progress).recent(option)
-            if recent is not None and recent.kept + recent.rest > 0:
+            if recent is not None and recent.told:
                 share = {"share": recent.share, "error": recent.error}
                 found.append({"scorer": option.scorer, "ratio": option.ratio, **share})
         return found
