@@ -21,7 +21,7 @@ from sifting.training.problem import Problem
 EFFORT = 0.25  # share of the plain run's time that looks and trials may take beside it
 NO_HELD_OUT = (
     "no held-out samples: what is said goes by new samples, as long as any came, and by kept loss, which cannot "
-    "tell hard from noisy. Give the Problem held_out="
+    "tell hard from noisy. The recipes here have none; give a Problem of your own held_out="
 )
 
 
@@ -76,12 +76,7 @@ def advise(
         raise TypeError(
             f"problem={problem!r}: give a sifting.training.Problem, what your build(seed) returns"
         )
-    if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
-        raise ValueError(f"updates={updates!r}: give the updates of the run that is planned")
-    if not isinstance(part, int | float) or not 0 < part <= 1:
-        raise ValueError(f"part={part!r} is not in (0, 1]: it is a share of the updates")
-    if not isinstance(effort, int | float) or not 0 < effort <= 10:
-        raise ValueError(f"effort={effort!r} is not in (0, 10]: it is a share of the run's time")
+    check_asked(updates=updates, part=part, effort=effort)
     if config is not None and not isinstance(config, RunConfig):
         raise TypeError(f"config={config!r}: give a sifting.training.RunConfig, or leave it out")
     start = None if start is None else Path(start)
@@ -137,6 +132,16 @@ def advise(
         metrics=engine.progress.last or {},
         overhead=_overhead(pilot, problem.batch, updates * config.accumulate),
     )
+
+
+def check_asked(*, updates: int, part: float, effort: float) -> None:
+    """Raise where these are not what `advise` takes."""
+    if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
+        raise ValueError(f"updates={updates!r}: give the updates of the run that is planned")
+    if not isinstance(part, int | float) or not 0 < part <= 1:
+        raise ValueError(f"part={part!r} is not in (0, 1]: it is a share of the updates")
+    if not isinstance(effort, int | float) or not 0 < effort <= 10:
+        raise ValueError(f"effort={effort!r} is not in (0, 10]: it is a share of the run's time")
 
 
 def _overhead(pilot: Pilot, size: int, steps: int) -> float:
