@@ -110,6 +110,20 @@ BY_LOSS = Judged(
 )
 
 
+def test_the_reason_is_why_it_was_refused() -> None:
+    """A predictor that nothing speaks for was said to be refused for its gradient."""
+    unlearned = Judged(Option("predicted", 2), kept_loss=0.97, agreement=1.1, learnable=False)
+    known = Judged(Option("input", 2), kept_loss=0.7, agreement=1.1)
+    said = decide([unlearned, known], PLAIN, held_out=False)[1]
+    assert said == "the kept would carry 70% of the loss (1 in 2 by input)"
+    said = decide([unlearned], PLAIN, held_out=False)[1]
+    assert said.endswith("but held-out samples do not say that high losses are learned")
+    good = replace(known, kept_loss=0.97)
+    assert decide([good], PLAIN, held_out=True)[1].endswith("have yet to tell")
+    assert "does not agree" in decide([replace(good, agreement=0.5)], PLAIN, held_out=False)[1]
+    assert "too little" in decide([replace(good, cost=0.9)], PLAIN, held_out=False)[1]
+
+
 def test_what_goes_by_predicted_losses_has_to_agree_as_well_as_what_looks_at_samples() -> None:
     """On wrong labels, high losses point elsewhere than what the samples look like."""
     looks = replace(GOOD, agreement=1.1)

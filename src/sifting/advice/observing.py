@@ -109,10 +109,8 @@ def advise(
         engine.finish()
     notes = [] if problem.held_out is not None else [NO_HELD_OUT]
     if problem.held_out is not None and not pilot.held_out.looks:
-        notes.append(
-            f"{updates} updates of {problem.batch} samples are too few to look at held-out samples beside them: "
-            "plan more, or allow more effort"
-        )
+        why = pilot.held_out.why_not or "no scorer fits the model"
+        notes.append(f"held-out samples are not looked at: {why}")
     if start is not None:
         notes.append(
             f"begun at update {done} of {start}: {updates} updates are what is left of the run"

@@ -13,7 +13,7 @@ from rich.console import Console
 from sifting import files
 from sifting.advice.observing import EFFORT, advise, check_asked
 from sifting.advice.result import Advice
-from sifting.advice.wording import COLUMNS, rows, sentence, trial_lines
+from sifting.advice.wording import COLUMNS, rows, trial_lines
 from sifting.cli.parsing import (
     alone_at,
     check_out_file,
@@ -163,7 +163,7 @@ def _advise(asked: Asked, console: Console) -> str | None:
         watch=watch,
     )
     show_advice(advice, console)
-    found = {**advice.to_dict(), "sentence": sentence(advice), "confirmed": None}
+    found = {**advice.to_dict(), "sentence": advice.sentence, "confirmed": None}
     stopped = None
     _write(options.out, found)  # whatever comes of the comparison
     if (comparison := asked.comparison) is not None:
@@ -196,5 +196,5 @@ def show_advice(advice: Advice, console: Console) -> None:
         again = [phase == before for phase, before in zip(phases, ["", *phases], strict=False)]
         shown = [["" if same else row[0], *row[1:]] for row, same in zip(found, again, strict=True)]
         print_table(console, COLUMNS, shown)
-    for line in [*trial_lines(advice), *advice.notes, sentence(advice)]:
+    for line in [*trial_lines(advice), str(advice)]:
         tell(console, line)
