@@ -118,6 +118,12 @@ def test_held_out_samples_that_are_not_looked_at_are_said_with_the_reason() -> N
         replace(build(), held_out=few)
 
 
+def test_a_problem_that_was_used_up_is_said() -> None:
+    problem = build()
+    assert not any("new Problem" in note for note in advise(problem, updates=20).notes)
+    assert any("new Problem" in note for note in advise(problem, updates=20).notes)
+
+
 def test_batches_of_any_size_are_read_at_the_trained_one() -> None:
     advice = advise(problems.build(0), updates=60)
     assert advice.seen == 60

@@ -84,6 +84,7 @@ def advise(
         config or RunConfig(), arm="auto", evaluations=1, checkpoint_every=None, keep_checkpoints=1
     )
     records: list[Mapping[str, Any]] = []
+    trained = start is None and bool(problem.optimizer.state)
 
     def note(record: Mapping[str, Any]) -> None:
         records.append(record)
@@ -111,6 +112,11 @@ def advise(
     if problem.held_out is not None and not pilot.held_out.looks:
         why = pilot.held_out.why_not or "no scorer fits the model"
         notes.append(f"held-out samples are not looked at: {why}")
+    if trained:
+        notes.append(
+            "the Problem's optimizer has made updates before: what is said is of a model that is trained already. "
+            "A run from new weights needs a new Problem"
+        )
     if start is not None:
         notes.append(
             f"begun at update {done} of {start}: {updates} updates are what is left of the run"
