@@ -166,6 +166,20 @@ def test_that_is_said_before_anything_is_selected(often: int) -> None:
             account.close()
 
 
+def test_a_run_that_is_longer_than_was_said_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is looked at any more: what was selected by then stayed, silently, to the end."""
+    with caplog.at_level("INFO", logger="sifting"):
+        for given, said in (({"held_out": []}, 1), ({}, 0)):
+            caplog.clear()
+            account = Account(Trial(updates=100, **given))
+            for _ in range(105):
+                account.hand_out(1.5)
+            assert not caplog.messages
+            for _ in range(95):
+                account.hand_out(1.0)
+            assert sum("beyond the 100 batches" in line for line in caplog.messages) == said
+
+
 def test_whoever_asks_for_batches_after_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
     optimizer, schedule = one_cycle(3)
     account = Account(Trial(updates=3, schedule=schedule))

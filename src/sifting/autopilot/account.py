@@ -16,6 +16,9 @@ from sifting.log import say
 from sifting.plain import Plain
 
 ROUNDING = 1e-6  # of sums of steps
+LONGER = (
+    1.05  # times the batches that were said to be trained, from which on a run is longer than that
+)
 TRUSTED = 20  # updates after which a schedule that is not stepped with them is refused
 
 
@@ -58,6 +61,13 @@ class Account:
         self.handed += worth
         self._batches += 1
         self._open.append(worth)
+        updates = self.trial.updates
+        looks = self.trial.held_out is not None and self.trial.schedule is None
+        if updates is not None and looks and self._batches == round(LONGER * updates) + 1:
+            say(
+                f"the run goes on beyond the {updates} batches that updates= of the Trial says: no look at held-out "
+                "samples is planned for the rest of it"
+            )
 
     def close(self, passes: int = 1) -> None:
         """A batch was trained; moves the schedule on where it is behind.
