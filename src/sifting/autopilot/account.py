@@ -65,8 +65,8 @@ class Account:
         looks = self.trial.held_out is not None and self.trial.schedule is None
         if updates is not None and looks and self._batches == round(LONGER * updates) + 1:
             say(
-                f"the run goes on beyond the {updates} batches that updates= of the Trial says: no look at held-out "
-                "samples is planned for the rest of it"
+                f"the run goes on beyond the {updates} batches that updates= of the Trial says: no look at "
+                "held-out samples is planned for the rest of it"
             )
 
     def close(self, passes: int = 1) -> None:
