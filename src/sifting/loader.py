@@ -113,7 +113,7 @@ class SiftedLoader:
                 yield
             if sifter.pilot is not None:
                 sifter.pilot.passes += resumed is None
-            while sifter.pilot is None or not sifter.pilot.account.over:
+            while sifter.pilot is None or not sifter.pilot.account.ends():
                 handed = next(source, None)
                 if handed is None:
                     break

@@ -107,6 +107,23 @@ def test_without_held_out_samples_it_says_what_it_cannot_tell() -> None:
     assert all(row.share is None for phase in advice.phases for row in phase.rows)
 
 
+def test_held_out_samples_that_are_not_looked_at_are_said_with_the_reason() -> None:
+    few = [(x[:20], y[:20]) for x, y in list(build().held_out())[:1]]  # type: ignore[misc]
+    advice = advise(replace(build(), held_out=lambda: few), updates=60)
+    assert "not looked at: it has 20 samples, and 100 or more tell something" in " ".join(
+        advice.notes
+    )
+    assert str(advice).endswith(advice.sentence)
+    with pytest.raises(TypeError, match="held_out is a list: give a function that returns it"):
+        replace(build(), held_out=few)
+
+
+def test_a_problem_that_was_used_up_is_said() -> None:
+    problem = build()
+    assert not any("new Problem" in note for note in advise(problem, updates=20).notes)
+    assert any("new Problem" in note for note in advise(problem, updates=20).notes)
+
+
 def test_batches_of_any_size_are_read_at_the_trained_one() -> None:
     advice = advise(problems.build(0), updates=60)
     assert advice.seen == 60

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from sifting.advice.phases import read_phases
-from sifting.advice.wording import sentence
 from tests.helpers.advice import advice_of, decision
 
 
@@ -38,7 +37,7 @@ def test_savings_of_the_whole_run_add_up_phase_by_phase() -> None:
     assert ("input", 4) not in found.settings
     assert found.arms()["auto"]["saving"] == pytest.approx(0.08)
     assert set(found.arms()) == {"auto", "input-entropy"}
-    assert "in the time of about 920" in sentence(found)
+    assert "in the time of about 920" in found.sentence
 
 
 def test_what_a_setting_is_worth_is_by_the_progress_made_while_it_would_have_been_used() -> None:
@@ -67,7 +66,7 @@ def test_where_nothing_is_gained_it_is_left_off() -> None:
     found = advice_of(decision(200, 0.5, ratio=1), decision(600, 0.48, ratio=1))
     assert not found.pays
     assert found.planned == 1000
-    assert sentence(found) == "Leave it off: 48% of the progress. Plan 1000 updates."
+    assert found.sentence == "Leave it off: 48% of the progress. Plan 1000 updates."
     assert found.settings["input", 2].value < 0
 
 
@@ -99,7 +98,7 @@ def test_what_is_expected_of_an_autopilot_is_a_mean_over_the_samples_that_it_may
     assert found.auto.low < found.auto.value < found.auto.high
     assert found.chance == 0.25
     assert not found.pays
-    assert "with 1 of 4 sets of as many" in sentence(found)
+    assert "with 1 of 4 sets of as many" in found.sentence
     assert found.to_dict()["chance"] == 0.25
 
 
@@ -110,15 +109,15 @@ def test_where_all_sets_agree_nothing_hangs_on_them() -> None:
     assert found.auto.value == pytest.approx(0.8 - 0.8 / 1.25)
     assert found.chance == 1.0
     assert found.pays
-    assert "sets" not in sentence(found)
+    assert "sets" not in found.sentence
 
 
 def test_it_pays_by_others_where_its_own_samples_are_the_exception() -> None:
     few = [("", 1)] + [("input", 2)] * 15
     found = advice_of(*(_by_others(decision(n, 0.75, ratio=1), *few) for n in (200, 600)))
     assert found.pays
-    assert "with 15 of 16 sets" in sentence(found)
-    assert "it would keep" not in sentence(found)
+    assert "with 15 of 16 sets" in found.sentence
+    assert "it would keep" not in found.sentence
 
 
 def test_an_option_that_nothing_is_known_of_saves_nothing() -> None:

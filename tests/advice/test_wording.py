@@ -8,7 +8,7 @@ import pytest
 
 from sifting.advice.phases import whole_run
 from sifting.advice.result import Range
-from sifting.advice.wording import rows, sentence, trial_lines
+from sifting.advice.wording import rows, trial_lines
 from tests.helpers.advice import advice_of, decision
 
 
@@ -16,8 +16,8 @@ def test_a_saving_within_its_error_is_left_off() -> None:
     found = advice_of(decision(200, 0.65, error=0.1, speedup=1.15))
     assert found.auto.value > 0
     assert found.auto.low < 0
-    assert sentence(found).startswith("Leave it off")
-    assert "within its error" in sentence(found)
+    assert found.sentence.startswith("Leave it off")
+    assert "within its error" in found.sentence
 
 
 def test_advice_is_json_and_a_table() -> None:
@@ -54,5 +54,5 @@ def test_advice_is_json_and_a_table() -> None:
 def test_no_record_is_no_advice() -> None:
     found = advice_of()
     assert found.auto == Range(0.0, 0.0, 0.0)
-    assert sentence(found).startswith("Nothing can be said")
+    assert found.sentence.startswith("Nothing can be said")
     assert whole_run([], []) == Range(0.0, 0.0, 0.0)

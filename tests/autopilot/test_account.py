@@ -154,7 +154,8 @@ def test_a_schedule_that_is_stepped_by_epochs_is_refused() -> None:
 
 @pytest.mark.parametrize("often", [0, 3])
 def test_that_is_said_before_anything_is_selected(often: int) -> None:
-    optimizer, schedule = one_cycle(300)
+    optimizer, _ = one_cycle(300)
+    schedule = ExponentialLR(optimizer, 0.9)
     account = Account(Trial(updates=100, schedule=schedule))
     optimizer.step()
     with pytest.raises(ValueError, match=rf"stepped {20 * often} times in 20 updates"):
@@ -163,6 +164,36 @@ def test_that_is_said_before_anything_is_selected(often: int) -> None:
             for _ in range(often):
                 schedule.step()
             account.close()
+
+
+def test_a_run_that_is_longer_than_was_said_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is looked at any more: what was selected by then stayed, silently, to the end."""
+    with caplog.at_level("INFO", logger="sifting"):
+        for given, said in (({"held_out": []}, 1), ({}, 0)):
+            caplog.clear()
+            account = Account(Trial(updates=100, **given))
+            for _ in range(105):
+                account.hand_out(1.5)
+            assert not caplog.messages
+            for _ in range(95):
+                account.hand_out(1.0)
+            assert sum("beyond the 100 batches" in line for line in caplog.messages) == said
+
+
+def test_whoever_asks_for_batches_after_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    optimizer, schedule = one_cycle(3)
+    account = Account(Trial(updates=3, schedule=schedule))
+    with caplog.at_level("INFO", logger="sifting"):
+        while not account.ends():
+            account.hand_out(1.5)
+            optimizer.step()
+            schedule.step()
+            account.close()
+        assert not caplog.messages, "as planned"
+        assert account.ends()
+        assert account.ends()
+    (line,) = caplog.messages
+    assert "2 were, which stand for the 3 that updates= of the Trial says" in line
 
 
 def test_what_trial_takes_as_a_schedule() -> None:

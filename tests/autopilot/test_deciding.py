@@ -95,7 +95,9 @@ def test_reasons_have_no_numbers_that_say_nothing() -> None:
     noise = replace(GOOD, share=-0.38, error=1.13, speedup=0.5)
     assert "too small beside its noise" in decide([noise], PLAIN, held_out=True)[1]
     none = replace(GOOD, share=0.0, error=0.0, speedup=0.0)
-    assert decide([none], PLAIN, held_out=True)[1] == "no progress is made on held-out samples"
+    assert decide([none], PLAIN, held_out=True)[1] == (
+        "no progress on held-out samples is told from noise"
+    )
     assert "100% (± 8%)" in decide([replace(GOOD, share=1.03, error=0.08)], PLAIN, held_out=True)[1]
     # a share that was not the reason is not said to be it
     poor = replace(GOOD, share=0.55, speedup=1.02)
@@ -106,6 +108,20 @@ def test_reasons_have_no_numbers_that_say_nothing() -> None:
 BY_LOSS = Judged(
     Option("predicted", 2), share=0.95, error=0.02, speedup=1.45, agreement=1.05, learnable=True
 )
+
+
+def test_the_reason_is_why_it_was_refused() -> None:
+    """A predictor that nothing speaks for was said to be refused for its gradient."""
+    unlearned = Judged(Option("predicted", 2), kept_loss=0.97, agreement=1.1, learnable=False)
+    known = Judged(Option("input", 2), kept_loss=0.7, agreement=1.1)
+    said = decide([unlearned, known], PLAIN, held_out=False)[1]
+    assert said == "the kept would carry 70% of the loss (1 in 2 by input)"
+    said = decide([unlearned], PLAIN, held_out=False)[1]
+    assert said.endswith("but held-out samples do not say that high losses are learned")
+    good = replace(known, kept_loss=0.97)
+    assert decide([good], PLAIN, held_out=True)[1].endswith("have yet to tell")
+    assert "does not agree" in decide([replace(good, agreement=0.5)], PLAIN, held_out=False)[1]
+    assert "too little" in decide([replace(good, cost=0.9)], PLAIN, held_out=False)[1]
 
 
 def test_what_goes_by_predicted_losses_has_to_agree_as_well_as_what_looks_at_samples() -> None:

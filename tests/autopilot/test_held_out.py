@@ -14,6 +14,7 @@ from sifting import Sifter, Trial
 from sifting.autopilot.held_out import HeldOut
 from sifting.autopilot.looks import BUDGET, FORWARD
 from sifting.autopilot.options import Option
+from sifting.measure.learning import Progress
 from sifting.rng import RandomState
 from tests.helpers.models import Net, candidates
 
@@ -125,6 +126,42 @@ def test_progress_tells_where_classes_are_predicted(given: dict[str, Any], tells
             net.head.weight *= 0.9
     assert looking.tells == tells
     assert tells or looking.shares() == []
+
+
+def test_the_log_has_no_share_of_progress_within_noise() -> None:
+    held_out = sifter_with(candidates(40))[2]
+    clear, noise = Progress(0.3, 0.1, 1e-4, 1e-4), Progress(1e-3, -5e-4, 1e-4, 1e-4)
+    held_out.progress.update({Option("input", 2): [clear, clear], Option("tuned", 2): [noise]})
+    (found,) = held_out.shares()
+    assert (found["scorer"], found["share"]) == ("input", pytest.approx(0.75))
+    assert math.isfinite(found["error"])
+
+
+def test_held_out_losses_that_are_no_numbers_are_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    batches = [(x.clone(), y) for x, y in candidates(40)]
+    batches[0][0][:3] = math.nan
+    net, sifter, held_out = sifter_with(batches)
+    train(net, sifter)
+    with caplog.at_level("INFO", logger="sifting"):
+        held_out.look(100)
+        held_out.look(200)
+    (line,) = (line for line in caplog.messages if "held-out" in line)
+    count = held_out.state_dict()["samples"]
+    assert line == f"3 of {count} held-out losses are not a number: these samples tell nothing"
+
+
+def test_held_out_samples_one_by_one_are_said_to_take_long(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = TensorDataset(torch.randn(400, 8), torch.randint(0, 5, (400,)))
+    with caplog.at_level("INFO", logger="sifting"):
+        for size, said in ((64, 0), (1, 1)):
+            caplog.clear()
+            net, sifter, _ = sifter_with(DataLoader(data, batch_size=size))
+            train(net, sifter)
+            assert sum("in batches of 1, and 16" in line for line in caplog.messages) == said
 
 
 def test_losses_are_cut_off_at_that_of_guessing() -> None:

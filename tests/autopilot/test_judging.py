@@ -103,6 +103,17 @@ def test_where_no_progress_is_made_there_is_nothing_to_be_had() -> None:
     assert (found.share, found.speedup) == (0.0, 0.0)
 
 
+@pytest.mark.parametrize(
+    "found", [Progress(0.02, -0.01, 1e-4, 1e-4), Progress(-0.3, 0.1, 0.0, 0.0)]
+)
+def test_progress_within_noise_has_no_share_for_people_or_the_log(found: Progress) -> None:
+    for known in (knowledge(held=found), knowledge(new=found)):
+        one = judged(known)
+        assert (one.share, one.speedup, one.sure) == (0.0, 0.0, 1.0)
+        assert known.summary("input", 100)["learning_share"] is None
+        assert not one.to_plain().keys() & {"share", "error", "speedup", "sure"}
+
+
 def test_what_is_dropped_and_gets_worse_is_said_of_what_is_in_use() -> None:
     worse = Progress(0.5, -0.4, 1e-6, 1e-6)
     assert judged(knowledge(held=worse), using=True).forgets

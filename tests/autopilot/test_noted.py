@@ -52,10 +52,21 @@ def test_the_better_the_last_looks_tell_the_less_the_earlier_ones_count() -> Non
     assert shares[-1] == pytest.approx(0.75, abs=0.01)
 
 
-def test_where_nothing_was_learned_lately_all_looks_are_added_up() -> None:
+def test_where_nothing_was_learned_lately_the_earlier_share_stands_and_is_less_sure() -> None:
     early, none = Progress(0.3, 0.1, 1e-5, 1e-5), Progress(1e-3, -1e-3, 1e-5, 1e-5)
     assert not none.told
-    assert pooled([early, none, none]) == early + none + none
+    found = pooled([early, none, none])
+    assert found is not None
+    assert found.share == pytest.approx(early.share)
+    assert found.error**2 == pytest.approx(early.error**2 + DRIFT**2)
+
+
+def test_where_losses_rise_beyond_noise_the_earlier_share_holds_no_more() -> None:
+    early, worse = Progress(0.3, 0.1, 1e-5, 1e-5), Progress(-0.1, -0.1, 1e-5, 1e-5)
+    assert worse.lost
+    found = pooled([early, worse, worse])
+    assert found == worse + worse
+    assert not found.told
 
 
 def test_earlier_looks_without_progress_do_not_count() -> None:

@@ -7,14 +7,21 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from rich.console import Console
 
 from sifting.advice import wording
 from sifting.advice.result import Advice, Phase, Range, Row
 from sifting.cli.advise import main, parse, show_advice
+from sifting.compare.harness import Comparison
 from sifting.terminal import make_console
+from sifting.training.assemble import assemble
+from sifting.training.config import RunConfig
 from sifting.training.locks import locked
+from sifting.training.run_folder import RunError
+from tests.helpers.problems import build
 
 
 def test_advice_on_a_users_own_problem_is_shown_and_written(
@@ -48,11 +55,68 @@ def test_a_recipe_knows_its_own_length() -> None:
             "--arm is for single runs",
         ),
         (["tests.helpers.problems:build", "--updates", "9", "--part", "2"], "part=2"),
+        (["tests.helpers.problems:build", "--updates", "9", "--effort", "0"], "effort=0"),
+        (
+            ["tests.helpers.problems:build", "--updates", "9", "--start", "gone"],
+            "gone is not a run",
+        ),
+        (
+            ["tests.helpers.problems:build", "--updates", "9", "--confirm", __file__],
+            "cannot write a comparison to",
+        ),
+        (
+            [
+                *("tests.helpers.problems:build", "--updates", "9"),
+                *("--confirm", "new", "--seeds", "0", "0"),
+            ],
+            "seeds=(0, 0): give at least one, each once",
+        ),
     ],
 )
-def test_mistakes_are_named(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_named_before_anything_is_trained(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(argv) == 2
-    assert said in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert said in " ".join(told.err.split())
+    assert not told.out
+
+
+def test_advice_is_written_before_it_is_confirmed_and_stays_where_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "advice.json"
+
+    def fail(plan: Comparison, console: Console) -> NoReturn:
+        assert (plan.seeds, plan.budget) == ((0,), "baseline:30u")
+        raise RunError("the disk is gone")
+
+    monkeypatch.setattr("sifting.cli.advise.compare", fail)
+    argv = ["tests.helpers.problems:build", "--updates", "30", "--out", str(out)]
+    assert main([*argv, "--confirm", str(tmp_path / "both"), "--seeds", "0"]) == 2
+    found = json.loads(out.read_text())
+    assert found["sentence"]
+    assert found["confirmed"] is None
+
+
+def test_a_start_is_another_run_and_confirming_begins_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = RunConfig(arm="baseline")
+    run = assemble("problem", config, build(seed=0), tmp_path / "run", updates=40)
+    run.advance(20)
+    run.save()
+    run.finish()
+    monkeypatch.setattr("sifting.cli.advise.compare", lambda plan, console: (None, None))
+    argv = ["tests.helpers.problems:build", "--start", str(tmp_path / "run")]
+    assert main([*argv, "--updates", "20"]) == 2
+    assert "has made 20 updates, and 20 are planned" in capsys.readouterr().err
+    assert main([*argv, "--updates", "60"]) == 2  # it would have ended with torch's error, after 40
+    assert "has total_steps=40, and this run's has 60" in " ".join(capsys.readouterr().err.split())
+    assert main([*argv, "--updates", "40", "--confirm", str(tmp_path / "both")]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "100% of those of 40 updates that are left at" in told
+    assert "the comparison begins with new weights" in told
 
 
 @pytest.mark.parametrize("width", [50, 80])

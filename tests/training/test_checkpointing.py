@@ -104,6 +104,8 @@ def test_another_run_may_begin_with_its_weights_and_no_more(
     assert parts.sifter.step == 0, "its sifter is new"
     with pytest.raises(RunError, match=f"no run can start from the checkpoint {HERE}"):
         parts.begin({**state, "optimizer": {}}, where=HERE, pace=PACE)
+    with pytest.raises(RunError, match=r"loading state_dict for \w+: Missing key"):
+        parts.begin({**state, "model": {}}, where=HERE, pace=PACE)
 
 
 def test_the_first_parameter_that_is_not_finite_is_named() -> None:

@@ -21,7 +21,7 @@ from sifting.training.problem import Problem
 EFFORT = 0.25  # share of the plain run's time that looks and trials may take beside it
 NO_HELD_OUT = (
     "no held-out samples: what is said goes by new samples, as long as any came, and by kept loss, which cannot "
-    "tell hard from noisy. Give the Problem held_out="
+    "tell hard from noisy. The recipes here have none; give a Problem of your own held_out="
 )
 
 
@@ -76,12 +76,7 @@ def advise(
         raise TypeError(
             f"problem={problem!r}: give a sifting.training.Problem, what your build(seed) returns"
         )
-    if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
-        raise ValueError(f"updates={updates!r}: give the updates of the run that is planned")
-    if not isinstance(part, int | float) or not 0 < part <= 1:
-        raise ValueError(f"part={part!r} is not in (0, 1]: it is a share of the updates")
-    if not isinstance(effort, int | float) or not 0 < effort <= 10:
-        raise ValueError(f"effort={effort!r} is not in (0, 10]: it is a share of the run's time")
+    check_asked(updates=updates, part=part, effort=effort)
     if config is not None and not isinstance(config, RunConfig):
         raise TypeError(f"config={config!r}: give a sifting.training.RunConfig, or leave it out")
     start = None if start is None else Path(start)
@@ -89,6 +84,7 @@ def advise(
         config or RunConfig(), arm="auto", evaluations=1, checkpoint_every=None, keep_checkpoints=1
     )
     records: list[Mapping[str, Any]] = []
+    trained = start is None and bool(problem.optimizer.state)
 
     def note(record: Mapping[str, Any]) -> None:
         records.append(record)
@@ -114,9 +110,12 @@ def advise(
         engine.finish()
     notes = [] if problem.held_out is not None else [NO_HELD_OUT]
     if problem.held_out is not None and not pilot.held_out.looks:
+        why = pilot.held_out.why_not or "no scorer fits the model"
+        notes.append(f"held-out samples are not looked at: {why}")
+    if trained:
         notes.append(
-            f"{updates} updates of {problem.batch} samples are too few to look at held-out samples beside them: "
-            "plan more, or allow more effort"
+            "the Problem's optimizer has made updates before: what is said is of a model that is trained already. "
+            "A run from new weights needs a new Problem"
         )
     if start is not None:
         notes.append(
@@ -137,6 +136,16 @@ def advise(
         metrics=engine.progress.last or {},
         overhead=_overhead(pilot, problem.batch, updates * config.accumulate),
     )
+
+
+def check_asked(*, updates: int, part: float, effort: float) -> None:
+    """Raise where these are not what `advise` takes."""
+    if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
+        raise ValueError(f"updates={updates!r}: give the updates of the run that is planned")
+    if not isinstance(part, int | float) or not 0 < part <= 1:
+        raise ValueError(f"part={part!r} is not in (0, 1]: it is a share of the updates")
+    if not isinstance(effort, int | float) or not 0 < effort <= 10:
+        raise ValueError(f"effort={effort!r} is not in (0, 10]: it is a share of the run's time")
 
 
 def _overhead(pilot: Pilot, size: int, steps: int) -> float:

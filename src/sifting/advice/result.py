@@ -155,6 +155,45 @@ class Advice:
         """Updates to plan with the autopilot for the result of the plain run."""
         return round(self.updates * (1 - self.auto.value)) if self.pays else self.updates
 
+    @property
+    def sentence(self) -> str:
+        """What to do, and what to expect of it."""
+        if not self.phases:
+            return "Nothing can be said: the run was too short, or no scorer fits the model."
+        if not self.pays:
+            why = self.phases[-1].why
+            if self.auto.value > 0:
+                why = f"what might be saved, {self.auto}, is within its error"
+            return f"Leave it off: {why}. Plan {self.updates} updates.{self._hangs}"
+        low, high = (round(self.updates * (1 - x)) for x in (self.auto.high, self.auto.low))
+        return (
+            f"Train with Sifter(model, trial=Trial(held_out=…, updates={self.updates}, schedule=…)): expect it to "
+            f"end with the result of {self.updates} plain updates in the time of about {self.planned} ({low} to "
+            f"{high}), a saving of {self.auto}{self._begun}.{self._hangs}"
+        )
+
+    def __str__(self) -> str:
+        return "\n".join([*self.notes, self.sentence])
+
+    @property
+    def _begun(self) -> str:
+        """What it would keep, from when on, and why."""
+        for phase in self.phases:
+            if phase.speedup.value > 1:
+                return f"; it would keep {phase.option} from {phase.last:.0%} of the run on, since {phase.why}"
+        return ""
+
+    @property
+    def _hangs(self) -> str:
+        """How much hangs on the held-out samples that it can afford to look at."""
+        if self.chance is None or self.chance in (0.0, 1.0):
+            return ""
+        count = max(len(phase.others) for phase in self.phases)
+        return (
+            f" Much hangs on which held-out samples it looks at: with {round(self.chance * count)} of {count} "
+            "sets of as many as it can afford it would select."
+        )
+
     def arms(self) -> dict[str, dict[str, float]]:
         """Predicted savings by the names that arms of comparisons have."""
         named = {ARMS[key]: found for key, found in self.settings.items() if key in ARMS}

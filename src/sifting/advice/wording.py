@@ -1,4 +1,4 @@
-"""Advice in words: a table by phase, and one sentence to act on. Pure."""
+"""Advice as a table by phase, and a line for each trial. Pure."""
 
 from __future__ import annotations
 
@@ -10,42 +10,6 @@ from sifting.autopilot.saving import Saving
 
 COLUMNS = ("phase", "keep", "saves", "learning share", "μ", "agreement", "cost")
 FEW = 4  # phases that a table shows
-
-
-def sentence(advice: Advice) -> str:
-    """What to do, and what to expect of it."""
-    if not advice.phases:
-        return "Nothing can be said: the run was too short, or no scorer fits the model."
-    if not advice.pays:
-        why = advice.phases[-1].why
-        if advice.auto.value > 0:
-            why = f"what might be saved, {advice.auto}, is within its error"
-        return f"Leave it off: {why}. Plan {advice.updates} updates.{_chance(advice)}"
-    low, high = (round(advice.updates * (1 - x)) for x in (advice.auto.high, advice.auto.low))
-    return (
-        f"Train with Sifter(model, trial=Trial(held_out=…, updates={advice.updates}, schedule=…)): expect it to "
-        f"end with the result of {advice.updates} plain updates in the time of about {advice.planned} ({low} to "
-        f"{high}), a saving of {advice.auto}{_begun(advice)}.{_chance(advice)}"
-    )
-
-
-def _begun(advice: Advice) -> str:
-    """What it would keep, from when on, and why."""
-    for phase in advice.phases:
-        if phase.speedup.value > 1:
-            return f"; it would keep {phase.option} from {phase.last:.0%} of the run on, since {phase.why}"
-    return ""
-
-
-def _chance(advice: Advice) -> str:
-    """How much hangs on the held-out samples that it can afford to look at."""
-    if advice.chance is None or advice.chance in (0.0, 1.0):
-        return ""
-    count = max(len(phase.others) for phase in advice.phases)
-    return (
-        f" Much hangs on which held-out samples it looks at: with {round(advice.chance * count)} of {count} sets "
-        "of as many as it can afford it would select."
-    )
 
 
 def shown(phases: tuple[Phase, ...]) -> list[Phase]:

@@ -10,10 +10,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from sifting.autopilot.schedules import check_length, steps_of
 from sifting.autopilot.trial import Trial
+from sifting.log import say
 from sifting.plain import Plain
 
 ROUNDING = 1e-6  # of sums of steps
+LONGER = (
+    1.05  # times the batches that were said to be trained, from which on a run is longer than that
+)
 TRUSTED = 20  # updates after which a schedule that is not stepped with them is refused
 
 
@@ -46,14 +51,23 @@ class Account:
         self._first: int | None = None  # of the schedule's, before the first batch was trained
         self._late: bool | None = None  # whether it is stepped only when a batch counts as trained
         self._through = False  # whether it was moved on to where the plain run ends
+        self._asked = 0  # how often a batch was asked for in vain
 
     def hand_out(self, worth: float) -> None:
         """A batch is about to be trained, worth so many plain ones."""
         if self._first is None and self.trial.schedule is not None:
-            self._first = _steps_of(self.trial.schedule) - self._moved
+            self._first = steps_of(self.trial.schedule) - self._moved
+            check_length(self.trial, self._first)
         self.handed += worth
         self._batches += 1
         self._open.append(worth)
+        updates = self.trial.updates
+        looks = self.trial.held_out is not None and self.trial.schedule is None
+        if updates is not None and looks and self._batches == round(LONGER * updates) + 1:
+            say(
+                f"the run goes on beyond the {updates} batches that updates= of the Trial says: no look at "
+                "held-out samples is planned for the rest of it"
+            )
 
     def close(self, passes: int = 1) -> None:
         """A batch was trained; moves the schedule on where it is behind.
@@ -75,8 +89,8 @@ class Account:
         reached = min(self.trained + ROUNDING, self.trial.updates)  # a schedule has no more steps
         gained = int(reached / accumulate) - made
         if self._first is None:  # of a state from before the schedule was there
-            self._first = _steps_of(schedule) - self._moved
-        own = _steps_of(schedule) - self._first - self._moved
+            self._first = steps_of(schedule) - self._moved
+        own = steps_of(schedule) - self._first - self._moved
         wrong = own < made // 2 or own > made + passes + 1
         if wrong and (gained > self._moved or made >= TRUSTED):
             raise ValueError(
@@ -108,6 +122,18 @@ class Account:
         whole = self._batches % trial.accumulate == 0
         return whole and self.handed + ROUNDING >= trial.updates
 
+    def ends(self) -> bool:
+        """Whether no more batches are handed out; whoever asks for more after the end is told why."""
+        if not self.over:
+            return False
+        self._asked += 1
+        if self._asked == 2:  # another pass over the data has been begun
+            say(
+                f"no more batches are handed out: {self._batches} were, which stand for the "
+                f"{self.trial.updates} that updates= of the Trial says"
+            )
+        return True
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "handed": self.handed,
@@ -133,17 +159,3 @@ class Account:
         self.handed, self.trained, self._batches = handed, trained, batches
         self._moved, self._first, self._late = moved, first, late
         self._open = deque(left)
-
-
-def _steps_of(schedule: Any) -> int:
-    """How often a schedule was stepped.
-
-    >>> import torch
-    >>> from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR
-    >>> optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-    >>> _steps_of(ChainedScheduler([ConstantLR(optimizer)]))
-    0
-    """
-    while not hasattr(schedule, "last_epoch"):  # of several at once, each counts
-        schedule = schedule._schedulers[0]
-    return int(schedule.last_epoch)

@@ -132,7 +132,7 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
         if (best.error or 0.0) > TOO_NOISY:
             return f"progress on {_samples(held_out)} is too small beside its noise to tell where it is made"
         if best.share == best.speedup == 0:
-            return f"no progress is made on {_samples(held_out)}"
+            return f"no progress on {_samples(held_out)} is told from noise"
         sure = _least(best, 1) >= ENTER
         if not held_out and sure and _least(best, ERRORS_OF_NEW) < ENTER:
             return (
@@ -149,13 +149,25 @@ def _why_not(judged: Sequence[Judged], current: Option, held_out: bool) -> str:
             f"on the half that {best.option.scorer} would keep"
         )
     known = [found for found in judged if found.kept_loss is not None]
+    # one by loss that held-out samples do not speak for is refused, whatever its kept loss is
+    known = [found for found in known if found.learnable is not False] or known
     if known:
         most = max(known, key=lambda found: found.kept_loss or 0)
-        reason = f"the kept would carry {most.kept_loss:.0%} of the loss ({most.option})"
-        if (most.kept_loss or 0) >= 1 - EPSILON:
-            return f"{reason}, but their gradient does not agree with the mean"
-        return reason
+        return f"the kept would carry {most.kept_loss:.0%} of the loss ({most.option}){_but(most, held_out)}"
     return "too little is known yet"
+
+
+def _but(most: Judged, held_out: bool) -> str:
+    """Why an option is not taken though its kept loss would do; nothing where it would not."""
+    if (most.kept_loss or 0.0) < 1 - EPSILON:
+        return ""
+    if most.agreement is not None and most.agreement < AGREES:
+        return ", but their gradient does not agree with the mean"
+    if most.learnable is False:
+        return ", but held-out samples do not say that high losses are learned"
+    if held_out and most.learnable is None and most.option.ratio == 2:
+        return ", but held-out samples have yet to tell"
+    return f", with the {most.cost:.0%} of a step that choosing takes: too little to be sure of"
 
 
 def _percent(share: float | None) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sifting.autopilot.average import AveragedWeights
-from sifting.autopilot.looks import BUDGET, FORWARD, LookPlan, plan_looks
+from sifting.autopilot.looks import BUDGET, FORWARD, LookPlan, plan_looks, why_none, why_slow
 from sifting.autopilot.looks import FEWEST as FEWEST_SAMPLES
 from sifting.autopilot.noted import Noted
 from sifting.autopilot.options import Judged, Option
@@ -57,11 +57,13 @@ class HeldOut:
         self.others: Others | None = None  # who go by others of them, then
         self.budget = BUDGET
         self._plan: LookPlan | None = None
+        self.why_not = ""  # there are no looks, in words, though there are samples
         self.at_work = LookPlan((), 0)  # what it can afford at work, whatever the budget is
         self._average: AveragedWeights | None = None
         self._batches: list[Any] = []
         self._read: list[Any] | None = None  # as read, once
         self._seen: list[Tensor] = []  # losses at the last two looks
+        self._lost = 0  # losses that are not a number, as far as that was said
         self._predicted: Tensor | None = None  # losses that were predicted at the last look
         self._saved: Mapping[str, Any] | None = None  # of a state, until it is used
 
@@ -111,12 +113,15 @@ class HeldOut:
         else:
             plan = LookPlan(tuple(map(int, saved["steps"])), int(saved["samples"]))
         if not plan.steps:
-            say(f"held_out= of the Trial is not looked at: {_why_not(there, self.trial.updates)}")
+            self.why_not = why_none(there, self.trial.updates)
+            say(f"held_out= of the Trial is not looked at: {self.why_not}")
             return
         self.at_work = plan_looks(self.trial.updates, batch=size, held_out=there)
         if self.at_work.steps and self.at_work.samples < plan.samples:
             self._own = self.at_work.samples
             self.others = Others(self._own, of=plan.samples)
+        if told := why_slow(len(batches), there=there, size=size):
+            say(f"held_out= of the Trial {told}")
         left = plan.samples
         for batch in batches:
             count = samples.size(batch)
@@ -126,7 +131,8 @@ class HeldOut:
                 self._batches.append(batch if whole else samples.take(batch, part, size=count))
             left -= len(part)
         if not self._can_be_examined():
-            say("held_out= of the Trial is not looked at: without labels there are no exact losses")
+            self.why_not = "without labels there are no exact losses"
+            say(f"held_out= of the Trial is not looked at: {self.why_not}")
             self._batches = []
             return
         steps = self.trial.updates
@@ -184,6 +190,12 @@ class HeldOut:
             scores = [found[self.exit.looks].float().cpu() for found in scored]
             predicted_M = self._predict(scores)
         scores_M = torch.cat(scores)
+        lost = int(now_M.isnan().sum())
+        if lost > self._lost:
+            self._lost = lost
+            say(
+                f"{lost} of {len(now_M)} held-out losses are not a number: these samples tell nothing"
+            )
         # a loss above that of guessing says that a label is wrong, or rare, and by chance how much
         now_M = now_M.clamp_max(self.guessing())
         # a sample whose loss is not a number says nothing, at this look and the next ones
@@ -278,7 +290,7 @@ class HeldOut:
             return found
         for option in self.progress:
             recent = (self._told if option in self._told else self.progress).recent(option)
-            if recent is not None and recent.kept + recent.rest > 0:
+            if recent is not None and recent.told:
                 share = {"share": recent.share, "error": recent.error}
                 found.append({"scorer": option.scorer, "ratio": option.ratio, **share})
         return found
@@ -333,13 +345,3 @@ class HeldOut:
         self._seen, self._predicted, self.progress = seen, predicted, progress
         self._plan, self._average, self._batches = None, None, []
         self._saved = state or None
-
-
-def _why_not(there: int, updates: int | None) -> str:
-    """Why there are no looks, in words."""
-    if there < FEWEST_SAMPLES:
-        return f"it has {there} samples, and {FEWEST_SAMPLES} or more tell something"
-    run = "so small a batch" if updates is None else f"a run of {updates} such batches"
-    return (
-        f"looks at {FEWEST_SAMPLES} samples, the fewest that tell something, cost too much of {run}"
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 from sifting.autopilot.arrivals import Arrivals
@@ -51,7 +50,7 @@ class Knowledge:
         """What is known of keeping one in two by a scorer, for people."""
         option = Option(scorer, LADDER[0])
         recent = self.progress(scorer, step) if scorer != MEMORY else None
-        known = recent is not None and not math.isnan(recent.share) and self.held_out.tells
+        known = recent is not None and recent.told and self.held_out.tells
         return {
             "learning_share": recent.share if recent is not None and known else None,
             "kept_loss": self.evidence.kept_loss(option),
@@ -100,7 +99,7 @@ class Knowledge:
         if scorer == MEMORY or ratio != LADDER[0] or not self.held_out.tells:
             return one
         share, error = recent.share, recent.error
-        if math.isnan(share) or math.isinf(error):  # no progress at all: nothing to be had
+        if not recent.told:  # no progress beyond noise: nothing to be had
             return replace(one, share=0.0, error=0.0, speedup=0.0, sure=1.0)
         low, value = (
             speedup(found, ratio=ratio, explore=explore)

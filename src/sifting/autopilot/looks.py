@@ -10,6 +10,7 @@ LOOKING = 0.6  # of it, that looks may
 FRACTIONS = (0.05, 0.10, 0.16, 0.25, 0.40, 0.60)  # of the planned steps
 FEWEST = 100  # held-out samples, below which a look says nothing
 FORWARD = 1 / 3  # of an update's work
+SMALL = 4  # times smaller than the batches that are trained: too small to look at quickly
 UNPLANNED = 100  # steps between looks at first, where the end is not known
 
 
@@ -51,3 +52,41 @@ def plan_looks(steps: int | None, *, batch: int, held_out: int, budget: float = 
         affordable = int(budget * steps * batch / FORWARD / len(times))
     samples = min(held_out, affordable)
     return LookPlan(times if samples >= FEWEST else (), samples)
+
+
+def why_none(there: int, updates: int | None) -> str:
+    """Why there are no looks, in words.
+
+    >>> why_none(20, 1000)
+    'it has 20 samples, and 100 or more tell something'
+
+    Args:
+        there: held-out samples.
+        updates: planned; None where the end is not known.
+    """
+    if there < FEWEST:
+        return f"it has {there} samples, and {FEWEST} or more tell something"
+    run = "so small a batch" if updates is None else f"a run of {updates} such batches"
+    return f"looks at {FEWEST} samples, the fewest that tell something, cost too much of {run}"
+
+
+def why_slow(batches: int, *, there: int, size: int) -> str:
+    """Why looks take longer than planned, in words; nothing where they do not.
+
+    >>> why_slow(1000, there=1000, size=32).partition(":")[0]
+    'comes in batches of 1, and 32 samples are trained at once'
+    >>> why_slow(10, there=1000, size=32)
+    ''
+
+    Args:
+        batches: of held-out samples.
+        there: samples in them.
+        size: samples of a step.
+    """
+    if there * SMALL >= batches * size:
+        return ""
+    mean = f"{there / batches:.3g}"
+    return (
+        f"comes in batches of {mean}, and {size} samples are trained at once: looks take longer than planned. "
+        "Give larger batches"
+    )

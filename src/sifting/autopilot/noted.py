@@ -61,10 +61,10 @@ def pooled(looks: Sequence[Progress], *, drift: float = DRIFT) -> Progress | Non
     """
     late = sum(looks[-LATE:], start=NOTHING) if looks else None
     early = sum(looks[:-LATE], start=NOTHING)
-    if late is None or not early.told:
+    if late is None or late.lost or not early.told:
         return late
     if not late.told:  # too little was learned since to have a share of its own
-        return early + late
+        return early.blurred(drift)
     return late + early.beside(late, drift=drift)
 
 

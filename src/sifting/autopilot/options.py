@@ -37,7 +37,8 @@ class Judged:
         agreement: of the kept samples' gradient with the mean; None where it is not known.
         share: of the progress on held-out or new samples that is made on what would be kept.
         error: standard error of that share.
-        speedup: progress of a step over that of a plain one, by the share, its cost taken off.
+        speedup: progress of a step over that of a plain one, by the share, its cost taken off; 0, as the
+            share is, where no progress is told from noise.
         sure: the same, its cost not taken off, by the share less its error.
         forgets: whether what is dropped gets worse.
         learnable: of a memory, whether progress is made where losses are high; None where no
@@ -60,7 +61,9 @@ class Judged:
     def to_plain(self) -> dict[str, Any]:
         """For the log: numbers and names, what is unknown left out."""
         found = {**asdict(self), "scorer": self.option.scorer, "ratio": self.option.ratio}
-        del found["option"]
+        unknown = ("share", "error", "speedup", "sure") if self.speedup == 0 else ()
+        for name in ("option", *unknown):  # without progress beyond noise there is no share of it
+            del found[name]
         return {name: value for name, value in found.items() if value is not None}
 
 

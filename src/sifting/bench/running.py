@@ -23,7 +23,6 @@ from rich.console import Console
 
 from sifting import checksums
 from sifting.advice.observing import advise
-from sifting.advice.wording import sentence
 from sifting.bench import protocol
 from sifting.bench.idle import wait_until_quiet
 from sifting.bench.rates import RateSearch
@@ -211,9 +210,9 @@ class TaskRun:
         problem = self.workload.problem(config)
         with timed_by(self.bench.clock):  # as what it is held against is
             found = advise(problem, updates=self.length, config=config, target=self.name)
-        tell(console, f"{self.name}: {sentence(found)}")
+        tell(console, f"{self.name}: {found.sentence}")
         try:
-            said = {**found.to_dict(), "sentence": sentence(found)}
+            said = {**found.to_dict(), "sentence": found.sentence}
             checksums.write_json(self.out / ADVICE, said)
         except OSError as error:
             raise RunError(f"cannot write to {self.out}: {error}") from error

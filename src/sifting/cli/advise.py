@@ -11,9 +11,9 @@ import tyro
 from rich.console import Console
 
 from sifting import files
-from sifting.advice.observing import EFFORT, advise
+from sifting.advice.observing import EFFORT, advise, check_asked
 from sifting.advice.result import Advice
-from sifting.advice.wording import COLUMNS, rows, sentence, trial_lines
+from sifting.advice.wording import COLUMNS, rows, trial_lines
 from sifting.cli.parsing import (
     alone_at,
     check_out_file,
@@ -22,7 +22,7 @@ from sifting.cli.parsing import (
     run_many,
     writing,
 )
-from sifting.compare.harness import Comparison, arm_configs, compare
+from sifting.compare.harness import Comparison, arm_configs, begun, compare
 from sifting.compare.live import tell
 from sifting.compare.workload import (
     FunctionWorkload,
@@ -32,6 +32,7 @@ from sifting.compare.workload import (
 )
 from sifting.rng import seed_all
 from sifting.terminal import print_table
+from sifting.training.assemble import check_start
 from sifting.training.config import RunConfig
 from sifting.training.recipe import RECIPES
 from sifting.verdict.terminal import show
@@ -76,6 +77,21 @@ class Asked:
     updates: int
     options: AdviseOptions[Any]
 
+    @property
+    def comparison(self) -> Comparison | None:
+        """The autopilot against the plain run at equal time, where that is asked for."""
+        out, config = self.options.confirm, replace(self.config, updates=None)
+        if out is None:
+            return None
+        return Comparison(
+            self.workload,
+            out,
+            arm_configs(self.workload, config, ["auto"], (), control=True),
+            self.options.seeds,
+            f"baseline:{self.updates}u",
+            clock=self.options.clock,
+        )
+
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
@@ -104,7 +120,14 @@ def parse(argv: list[str]) -> Asked:
         raise ValueError(f"{argv[0]} does not say how long it trains: give --updates")
     else:
         updates = config.updates
-    return Asked(workload, config, updates, options)
+    asked = Asked(workload, config, updates, options)
+    # what would fail after a whole run fails before it
+    check_asked(updates=updates, part=options.part, effort=options.effort)
+    if options.start is not None:
+        check_start(options.start, updates)
+    if (comparison := asked.comparison) is not None:
+        begun(comparison)
+    return asked
 
 
 def _run(words: list[str], console: Console) -> str | None:
@@ -117,10 +140,12 @@ def _advise(asked: Asked, console: Console) -> str | None:
     workload, config, options = asked.workload, asked.config, asked.options
     seed_all(config.seed)
     problem = workload.problem(config)
+    updates = f"{asked.updates} updates"
+    if options.start is not None:
+        updates = f"those of {updates} that are left at {options.start}"
     tell(
         console,
-        f"{workload.name}: {options.part:.0%} of {asked.updates} updates plainly, looking at what selection "
-        "would do",
+        f"{workload.name}: {options.part:.0%} of {updates} plainly, looking at what selection would do",
     )
 
     def watch(record: Mapping[str, Any]) -> None:
@@ -138,15 +163,29 @@ def _advise(asked: Asked, console: Console) -> str | None:
         watch=watch,
     )
     show_advice(advice, console)
-    found = {**advice.to_dict(), "sentence": sentence(advice), "confirmed": None}
+    found = {**advice.to_dict(), "sentence": advice.sentence, "confirmed": None}
     stopped = None
-    if options.confirm is not None:
-        stopped, found["confirmed"] = _confirm(asked, options.confirm, console)
+    _write(options.out, found)  # whatever comes of the comparison
+    if (comparison := asked.comparison) is not None:
+        if options.start is not None:
+            tell(
+                console,
+                f"the comparison begins with new weights, not with those of {options.start}",
+            )
+        stopped, verdict = compare(comparison, console)
+        if verdict is not None:
+            show(verdict, console)
+            found["confirmed"] = verdict.to_dict()
+            _write(options.out, found)
     if options.out is not None:
-        with writing(options.out):
-            files.write_json(options.out, found)
         tell(console, options.out)
     return stopped
+
+
+def _write(out: Path | None, found: Mapping[str, Any]) -> None:
+    if out is not None:
+        with writing(out):
+            files.write_json(out, found)
 
 
 def show_advice(advice: Advice, console: Console) -> None:
@@ -157,24 +196,5 @@ def show_advice(advice: Advice, console: Console) -> None:
         again = [phase == before for phase, before in zip(phases, ["", *phases], strict=False)]
         shown = [["" if same else row[0], *row[1:]] for row, same in zip(found, again, strict=True)]
         print_table(console, COLUMNS, shown)
-    for line in [*trial_lines(advice), *advice.notes, sentence(advice)]:
+    for line in [*trial_lines(advice), str(advice)]:
         tell(console, line)
-
-
-def _confirm(asked: Asked, out: Path, console: Console) -> tuple[str | None, dict[str, Any] | None]:
-    """The autopilot against the plain run at equal time; the verdict as JSON has it."""
-    options, workload = asked.options, asked.workload
-    config = replace(asked.config, updates=None)
-    plan = Comparison(
-        workload,
-        out,
-        arm_configs(workload, config, ["auto"], (), control=True),
-        options.seeds,
-        f"baseline:{asked.updates}u",
-        clock=options.clock,
-    )
-    stopped, verdict = compare(plan, console)
-    if verdict is None:
-        return stopped, None
-    show(verdict, console)
-    return stopped, verdict.to_dict()

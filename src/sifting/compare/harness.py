@@ -103,20 +103,25 @@ def arm_configs(
     return found
 
 
-def prepare(plan: Comparison, console: Console) -> Manifest:
-    """The manifest of a comparison: as it was on an earlier start, or measured now."""
+def begun(plan: Comparison) -> Manifest | None:
+    """The manifest of an earlier start in the folder, if any; raises where this comparison has no place there."""
     _check_folder(plan.out)
     old = read_manifest(plan.out)
-    configs = plan.configs
     if old is not None:
-        old.check(plan.out, workload=plan.workload.name, asked=plan.budget, configs=configs)
+        old.check(plan.out, workload=plan.workload.name, asked=plan.budget, configs=plan.configs)
         if old.clock != plan.clock:
             raise RunError(
                 f"{plan.out} holds a comparison whose table was made by clock={old.clock!r}, not "
                 f"{plan.clock!r}: continue with its own, or choose another folder"
             )
-        if all(arm in old.arms for arm in configs):
-            return old
+    return old
+
+
+def prepare(plan: Comparison, console: Console) -> Manifest:
+    """The manifest of a comparison: as it was on an earlier start, or measured now."""
+    old, configs = begun(plan), plan.configs
+    if old is not None and all(arm in old.arms for arm in configs):
+        return old
     todo = {a: c for a, c in configs.items() if old is None or a not in old.arms or a == BASELINE}
     tell(console, f"calibrating {', '.join(todo)}")
     first = {arm: replace(config, seed=plan.seeds[0]) for arm, config in todo.items()}

@@ -49,18 +49,30 @@ class Progress:
             late: the later part.
             drift: standard deviation by which the share may have changed since; the error holds it.
         """
-        share, total = self.share, self.kept + self.rest
         variance = self.error**2 + drift**2
         if variance == 0:
             return self
-        factor = late.error**2 / variance * (late.kept + late.rest) / total
-        drifted = (drift * total) ** 2 / ((1 - share) ** 2 + share**2)
+        factor = late.error**2 / variance * (late.kept + late.rest) / (self.kept + self.rest)
+        older = self.blurred(drift)
         return Progress(
-            factor * self.kept,
-            factor * self.rest,
-            factor**2 * (self.kept_error + drifted),
-            factor**2 * (self.rest_error + drifted),
+            factor * older.kept,
+            factor * older.rest,
+            factor**2 * older.kept_error,
+            factor**2 * older.rest_error,
         )
+
+    def blurred(self, drift: float) -> Progress:
+        """The same, less sure: its share may have changed since.
+
+        >>> round(Progress(0.03, 0.01, 1e-6, 1e-6).blurred(0.12).error, 2)
+        0.12
+
+        Args:
+            drift: standard deviation of that change.
+        """
+        share, total = self.share, self.kept + self.rest
+        more = (drift * total) ** 2 / ((1 - share) ** 2 + share**2)
+        return Progress(self.kept, self.rest, self.kept_error + more, self.rest_error + more)
 
     @property
     def told(self) -> bool:
@@ -70,6 +82,15 @@ class Progress:
         (True, False)
         """
         return self.kept + self.rest > CLEAR * math.sqrt(self.kept_error + self.rest_error)
+
+    @property
+    def lost(self) -> bool:
+        """Whether losses rose in all, by more than noise.
+
+        >>> Progress(-0.03, -0.01, 1e-4, 1e-4).lost, Progress(-0.01, 0.0, 1e-4, 1e-4).lost
+        (True, False)
+        """
+        return -self.kept - self.rest > CLEAR * math.sqrt(self.kept_error + self.rest_error)
 
     @property
     def share(self) -> float:

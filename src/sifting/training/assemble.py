@@ -229,13 +229,23 @@ def assemble(
 def _begun(start: Path, updates: int) -> Found:
     """The newest checkpoint of another run, with updates left to make."""
     found = find_checkpoint(start)
-    if found.step is None:
-        raise ValueError(f"{start} has no checkpoint to start from")
-    if found.step >= updates:
-        raise ValueError(
-            f"{start} has made {found.step} updates, and {updates} are planned: nothing is left to train"
-        )
+    _check_left(start, found.step, updates)
     return found
+
+
+def check_start(start: Path, updates: int) -> None:
+    """Raise unless a folder has a checkpoint with updates left to make; whether it is sound is not looked at."""
+    resumable(start)
+    _check_left(start, Checkpoints(start / "checkpoints").latest(), updates)
+
+
+def _check_left(start: Path, done: int | None, updates: int) -> None:
+    if done is None:
+        raise ValueError(f"{start} has no checkpoint to start from")
+    if done >= updates:
+        raise ValueError(
+            f"{start} has made {done} updates, and {updates} are planned: nothing is left to train"
+        )
 
 
 def find_checkpoint(out: Path) -> Found:

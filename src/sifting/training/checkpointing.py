@@ -19,6 +19,9 @@ from sifting.sifter import Sifter
 from sifting.training.problem import Pace, Task
 from sifting.training.run_folder import RunError
 
+POSITION = ("last_epoch", "_step_count")  # of a schedule: how often it was stepped
+LONGEST = 300  # characters of another's error that are told
+
 
 @dataclass
 class RunProgress:
@@ -87,7 +90,7 @@ class Parts:
             self.scaler.load_state_dict(state["scaler"])
             load_rank_states(self.sifter, state["ranks"], self.ranks)
         except Exception as error:  # whatever an optimizer of the user's says of it
-            told = str(error).splitlines()[0] if str(error) else type(error).__name__
+            told = _first_words(error)
             raise RunError(f"the checkpoint {where} cannot be resumed: {told}") from error
         steps = progress.update * pace.accumulate
         if self.sifter.step != steps:
@@ -105,12 +108,13 @@ class Parts:
         """
         try:
             update = Plain(state, "the run").whole("update", most=pace.updates)
+            self._check_plan(state["schedule"])
             unwrap(self.task.model).load_state_dict(state["model"])
             self.task.optimizer.load_state_dict(state["optimizer"])
             self._load_schedule(state["schedule"], update)
             self.scaler.load_state_dict(state["scaler"])
         except Exception as error:  # as in `load`
-            told = str(error).splitlines()[0] if str(error) else type(error).__name__
+            told = _first_words(error)
             raise RunError(f"no run can start from the checkpoint {where}: {told}") from error
         return RunProgress(update=update)
 
@@ -134,6 +138,20 @@ class Parts:
             own_N = losses.mean(0)
         return list(own_N.to(self.sifter.device))
 
+    def _check_plan(self, saved: Any) -> None:
+        """Raise where a schedule was planned otherwise: it brings its length along, and ends or turns there."""
+        schedule = self.task.schedule
+        if schedule is None:
+            return
+        for name, own in schedule.state_dict().items():
+            if name in POSITION or isinstance(own, bool) or not isinstance(own, int):
+                continue
+            if saved.get(name, own) != own:
+                raise ValueError(
+                    f"its schedule of the learning rate has {name}={saved[name]!r}, and this run's has {own}: "
+                    "plan as many updates as it did"
+                )
+
     def _load_schedule(self, saved: Any, updates: int) -> None:
         """A schedule takes whatever it is given: so its counts are looked at first."""
         schedule = self.task.schedule
@@ -142,7 +160,7 @@ class Parts:
         found, own = Plain(saved, "the schedule"), schedule.state_dict()
         for name in own:
             found.get(name)
-        for name in ("last_epoch", "_step_count"):
+        for name in POSITION:
             if isinstance(own.get(name), int):
                 found.whole(name, most=updates + 1)
         schedule.load_state_dict(dict(found.content))
@@ -157,3 +175,13 @@ def not_finite(model: nn.Module) -> str | None:
     'bias'
     """
     return next((name for name, p in model.named_parameters() if not p.isfinite().all()), None)
+
+
+def _first_words(error: Exception) -> str:
+    """The first line of an error, and the next one where the first only announces it.
+
+    >>> _first_words(ValueError("Errors in loading:\\n\\tMissing key(s): \\"head\\"\\n\\tmore"))
+    'Errors in loading: Missing key(s): "head"'
+    """
+    lines = str(error).splitlines() or [type(error).__name__]
+    return " ".join(" ".join(lines[: 1 + lines[0].endswith(":")]).split())[:LONGEST]

@@ -77,6 +77,10 @@ class Problem:
             raise TypeError(f"model must be a torch.nn.Module, got {type(self.model).__name__}")
         if not isinstance(self.batch, int) or self.batch < 1:
             raise ValueError(f"batch={self.batch!r}: give a whole number of at least 1")
+        if self.held_out is not None and not callable(self.held_out):
+            raise TypeError(
+                f"held_out is a {type(self.held_out).__name__}: give a function that returns it, as batches= is"
+            )
 
     @property
     def sized(self) -> bool:
