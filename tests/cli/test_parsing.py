@@ -122,7 +122,7 @@ def test_a_command_of_many_runs_ends_with_its_code(capsys: pytest.CaptureFixture
     assert "the same command continues" in capsys.readouterr().err
     assert run(stopped, continues=False) == 130
     said = capsys.readouterr().err
-    assert "the same command begins anew, and nothing was written" in said
+    assert "the same command begins anew" in said
     assert "continues" not in said
 
 

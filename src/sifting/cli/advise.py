@@ -95,7 +95,7 @@ class Asked:
 
 def main(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    return run_many(argv, label=LABEL, text=USAGE, work=_run)
+    return run_many(argv, label=LABEL, text=USAGE, work=_run, continues=False)
 
 
 def parse(argv: list[str]) -> Asked:
@@ -115,11 +115,11 @@ def parse(argv: list[str]) -> Asked:
     given = parse_settings(list(options.set), [])
     config = workload.with_settings(config, given.get(None, {}))
     if isinstance(workload, RecipeWorkload):
-        updates = workload.updates(config)
-    elif config.updates is None:
-        raise ValueError(f"{argv[0]} does not say how long it trains: give --updates")
+        updates: int | None = workload.updates(config)
     else:
-        updates = config.updates
+        updates = workload.planned(config)
+    if updates is None:
+        raise ValueError(f"{argv[0]} does not say how long it trains: give --updates")
     asked = Asked(workload, config, updates, options)
     # what would fail after a whole run fails before it
     check_asked(updates=updates, part=options.part, effort=options.effort)

@@ -198,7 +198,7 @@ def run_many(
         stopped = at_once(interrupt)
     if stopped is None:
         return 0
-    again = "continues" if continues else "begins anew, and nothing was written"
+    again = "continues" if continues else "begins anew"
     say(f"{label}: stopped by {stopped}; the same command {again}", error=True)
     return exit_code(stopped)
 

@@ -150,7 +150,8 @@ def planned(args: Any, loader: Any) -> int | None:
     except TypeError:
         return None
     each = max(1, math.ceil(batches / args.gradient_accumulation_steps))
-    return math.ceil(args.num_train_epochs * each)
+    epochs: float = args.num_train_epochs
+    return math.ceil(epochs * each)
 
 
 def check_rows(trainer: Any, called: str) -> None:
