@@ -149,9 +149,8 @@ def planned(args: Any, loader: Any) -> int | None:
         batches = len(loader)
     except TypeError:
         return None
-    each = max(1, math.ceil(batches / args.gradient_accumulation_steps))
-    epochs: float = args.num_train_epochs
-    return math.ceil(epochs * each)
+    accumulate, epochs = int(args.gradient_accumulation_steps), float(args.num_train_epochs)
+    return math.ceil(epochs * max(1, math.ceil(batches / accumulate)))
 
 
 def check_rows(trainer: Any, called: str) -> None:
