@@ -203,7 +203,9 @@ def judge(path: Path) -> dict[str, Any]:
         "samples": samples,
         "own": own,
         "cost": cost,
-        "shares": [[round(one.share, 3), round(one.error, 3)] for one in whole],
+        "shares": [
+            [round(one.share, 3), round(one.error, 3)] if one.told else None for one in whole
+        ],
         "rules": rules,
     }
 
@@ -216,7 +218,9 @@ def show(results: Mapping[str, Any]) -> None:
         line = "".join(
             f"{one['select']:>7.0%} {one['part']:>5.0%} {one['worth']:>+8.1%}" for one in cells
         )
-        shares = " ".join(f"{share:.2f}±{error:.2f}" for share, error in found["shares"])
+        shares = " ".join(
+            "–" if one is None else f"{one[0]:.2f}±{one[1]:.2f}" for one in found["shares"]
+        )
         print(f"{name:20}{line}   {shares}")
 
 

@@ -215,8 +215,11 @@ def joined() -> str:
     for name, found in read("looks.json").items():
         task, seed = name.rsplit("-", 1)
         parts = (found["rules"][rule] for rule in rules)
-        cells = [f"{one['select']:.0%}: {100 * one['worth']:+.1f} %" for one in parts]
-        shares = ", ".join(f"{share:.2f}" for share, _ in found["shares"])
+        cells = [
+            f"{100 * one['select']:.0f} %, {100 * one['worth']:+.1f} %".replace("-", "−")
+            for one in parts
+        ]
+        shares = ", ".join("–" if one is None else f"{one[0]:.2f}" for one in found["shares"])
         lines.append([f"`{task}`, seed {seed}", str(found["own"]), *cells, shares])
     return rows(["run", "samples", *rules, "ν of all samples, look by look"], lines)
 
