@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import hypot, inf
+
+from numpy import array
 
 from sifting.bench import protocol
 from sifting.bench.wording import Result, best_of
-from sifting.report.figures.canvas import Canvas, Drawing, arm_marks, capital, heights
-from sifting.report.figures.plot import Line, Plot, axis, reach
+from sifting.report.figures.canvas import Canvas, Drawing, Mark, arm_marks, capital, heights
+from sifting.report.figures.plot import Line, Note, Plot, axis, reach
 from sifting.report.tables import Table
 
 EARLY = 0.15  # of the time: what lies before is steep and says little
+LEVEL = 0.035  # of the time: a saving below it, and a cost, is none
+MANY = 4  # tasks that are not named one by one
+# inches: from a point to its name, what a note leaves free before it, half a point, a line of text, a letter
+AWAY, GAP, DOT, ROW, LETTER = 0.05, 0.06, 0.045, 0.15, 0.085
+NAMES = 0.8  # inches for names beyond the last point
+SHIFTS = (
+    0.0,
+    -0.5,
+    0.5,
+    -1.0,
+    1.0,
+    -1.5,
+    1.5,
+    -2.0,
+    2.0,
+    -3.0,
+    3.0,
+    -4.0,
+    4.0,
+)  # lines of text by which a name may be off
+FIRST = 2  # number of the first colour of points: the baseline's is not among them
+
+Point = tuple[str, str, float, float]  # task, arm, predicted and measured saving
 
 
 def curves(name: str, result: Result) -> bytes:
@@ -58,39 +84,102 @@ def curves(name: str, result: Result) -> bytes:
     return Drawing(name, "", title, "", Table("", [], []), marks, plot).file("svg")
 
 
-def predicted(points: Sequence[tuple[str, str, float, float]]) -> bytes:
-    """Predicted against measured saving, one point per task and arm.
+def predicted(points: Sequence[Point]) -> bytes:
+    """Predicted against measured saving: a point for each task and arm, beside it the task's name.
+
+    In the shaded quarters a prediction has the wrong sign.
 
     Args:
         points: task, arm, predicted and measured saving.
     """
-    names = list(dict.fromkeys(task for task, *_ in points))
+    arms = sorted({arm for _, arm, *_ in points}, key=lambda arm: (arm != protocol.AUTO, arm))
 
     def plot(canvas: Canvas) -> Plot:
-        lines = []
-        for index, task in enumerate(names):
-            mine = [(100 * x, 100 * y) for name, _, x, y in points if name == task]
+        left, right = reach([0.0, *(100 * x for *_, x, _ in points)])
+        down, up = reach([0.0, *(100 * y for *_, y in points)])
+        right += NAMES / canvas.across() * (right - left)  # for the names of the last points
+        low, high = min(left, down), max(right, up)
+        lines = [
+            Line(0, ends, [mean, mean], array([mean, mean]), every=0, joined="no")
+            for ends, mean in (([left, 0.0], up / 2), ([0.0, right], down / 2))
+        ]
+        lines.append(Line(0, [low, high], [low, high], every=0, tone="muted"))
+        lines.append(Line(0, [0.0, 0.0], [down, up], every=0, tone="muted"))
+        for index, arm in enumerate(arms, start=FIRST):
+            mine = [(100 * x, 100 * y) for _, name, x, y in points if name == arm]
             x, y = zip(*mine, strict=True)
             lines.append(Line(index, x, y, joined="no", size=6))
-        across = reach([0.0, *(x for line in lines for x in line.x)])
-        up = reach([0.0, *(y for line in lines for y in line.y)])
-        low, high = min(across[0], up[0]), max(across[1], up[1])
-        equal = Line(0, [low, high], [low, high], every=0, tone="muted")
-        none = Line(0, [0.0, 0.0], list(up), every=0, tone="muted")
+        inch = (right - left) / canvas.across(), (up - down) / canvas.up
+        corner = 0.12 * inch[1]
+        notes = [
+            Note(left, up - corner, "said no, would have saved", "beside"),
+            Note(0.0, down + corner, "said yes, saved nothing", "beside"),
+            *(Note(x, y, text, "beside") for x, y, text in names(points, inch=inch, least=left)),
+        ]
         return Plot(
-            axis("predicted saving (%)", across, canvas.across()),
-            axis("measured saving (%)", up, canvas.up, side="y", grid=True),
-            (equal, none, *lines),
+            axis("predicted saving (%)", (left, right), canvas.across()),
+            axis("measured saving (%)", (down, up), canvas.up, side="y"),
+            tuple(lines),
             (0.0,),
+            notes=tuple(notes),
         )
 
-    marks = arm_marks(names, range(len(names)))
+    marks = tuple(Mark("point", arm, index) for index, arm in enumerate(arms, start=FIRST))
     return Drawing(
         "predicted", "", "Predicted and measured", "", Table("", [], []), marks, plot
     ).file("svg")
 
 
-def pairs(results: Mapping[str, Result]) -> list[tuple[str, str, float, float]]:
+def names(
+    points: Sequence[Point], *, inch: tuple[float, float], least: float = -inf
+) -> list[tuple[float, float, str]]:
+    """Where the tasks' names stand, none over another or over a point, and what is written there.
+
+    >>> found = names([("digits", "auto", 0.0, -0.01), ("gpt", "auto", 0.0, -0.02)], inch=(10, 10))
+    >>> [text for *_, text in found]
+    ['digits, gpt']
+
+    Points near zero, where nothing is promised and nothing is saved, have one name for all of them
+    where these are few, and their number where they are many.
+
+    Args:
+        points: as for `predicted`.
+        inch: percent in an inch of either axis.
+        least: percent from which on there is room for a name.
+    """
+    level = list(dict.fromkeys(task for task, _, x, y in points if max(abs(x), abs(y)) < LEVEL))
+    named = [(100 * x, 100 * y, task) for task, _, x, y in points if max(abs(x), abs(y)) >= LEVEL]
+    if level:
+        many = f"{len(level)} tasks: says no, trains it all"
+        named.append((0.0, 0.0, ", ".join(level) if len(level) < MANY else many))
+    places = [(x / inch[0], y / inch[1], text) for x, y, text in named]
+    dots = [(100 * x / inch[0], 100 * y / inch[1]) for *_, x, y in points]
+    taken = [(x - DOT, y - DOT, x + DOT, y + DOT) for x, y in dots]
+    found: list[tuple[float, float, str]] = []
+    for x, y, text in sorted(places, key=lambda place: -place[1]):
+        if any(text == then and hypot(x - left, y - up) < 2 * ROW for left, up, then in found):
+            continue  # named beside another of its points
+        wide = LETTER * len(text)
+        tries = [
+            (start, y + shift * ROW)
+            for shift in SHIFTS
+            for start in (x + AWAY, x - AWAY - GAP - wide)
+        ]
+        tries = [place for place in tries if place[0] * inch[0] >= least]
+        boxes = [(left, up - ROW / 2, left + wide, up + ROW / 2) for left, up in tries]
+        free = [n for n, box in enumerate(boxes) if not any(_meet(box, one) for one in taken)]
+        best = free[0] if free else 0
+        taken.append(boxes[best])
+        found.append((*tries[best], text))
+    return [(x * inch[0], y * inch[1], text) for x, y, text in found]
+
+
+def _meet(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether two boxes overlap."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
+def pairs(results: Mapping[str, Result]) -> list[Point]:
     """Task, arm, predicted and measured saving of what was both advised on and run.
 
     Args:

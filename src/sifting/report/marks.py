@@ -68,7 +68,7 @@ def sign(kind: str, index: int, palette: Palette) -> str:
     """What stands before a name in a legend: 30 wide and 12 high.
 
     Args:
-        kind: "arm", "clock", or "line" for a dashed one.
+        kind: "arm", "point" for its mark alone, "clock", or "line" for a dashed one.
         index: of the arm or the clock.
         palette: of the page or the file.
     """
@@ -81,6 +81,5 @@ def sign(kind: str, index: int, palette: Palette) -> str:
     dash = dash_of(index, 2.0)
     how = f"stroke: {colour}; stroke-width: 2" + (f"; stroke-dasharray: {dash}" if dash else "")
     fill = f"fill: {'none' if mark == 'x' else colour}; stroke: {colour}; stroke-width: 1.6"
-    return (
-        f'<path d="M0 6h30" style="{how}"/><path d="{mark_path(mark, 15, 6, 5)}" style="{fill}"/>'
-    )
+    through = "" if kind == "point" else f'<path d="M0 6h30" style="{how}"/>'
+    return f'{through}<path d="{mark_path(mark, 15, 6, 5)}" style="{fill}"/>'

@@ -48,9 +48,9 @@ FILE = Canvas(PLAIN, 5.5, 3.8)
 
 @dataclass(frozen=True)
 class Mark:
-    """An entry of a legend: an arm's line, a clock's colour, or a dashed line."""
+    """An entry of a legend: an arm's line, its mark alone, a clock's colour, or a dashed line."""
 
-    kind: Literal["arm", "clock", "line"]
+    kind: Literal["arm", "point", "clock", "line"]
     label: str
     index: int = 0
 
