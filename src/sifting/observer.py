@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,16 +17,13 @@ from sifting.exits.base import Exit, TrainedBatch
 from sifting.exits.scoring import Scorer
 from sifting.measure.audit import Auditor, explored_means, warn_user
 from sifting.measure.meter import SPAN, Meter
-from sifting.model.agreement import compare_gradients
 from sifting.model.call import logits_of
 from sifting.model.no_trace import first_parameter
+from sifting.model.trained_loss import TrainedLoss
 from sifting.model.wrong_labels import FAILURES, wrong_label
 from sifting.parallel.detect import data_parallel_under_way
 from sifting.step import Selection, Step
 
-COMPARED_UNTIL = (
-    256  # steps: an untrained model's gradient hardly shows smoothing, a later one does
-)
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
 
 
@@ -63,29 +59,36 @@ class Observer:
         self.current: Step | None = None  # the batch handed out last, or that is being trained
         self._heard = False  # whether its losses were reported
         self._tells_exit = exit.observes and not idle
-        self._compares = not idle  # while what is trained is held against what is scored
-        self._compare_at = 0  # the step from which it is done next
+        self._idle = idle
+        self._check = TrainedLoss(compares=not idle)
         self._around: nn.Module | None = None  # the wrapper whose forward was read last
-        self._trained: dict[str, Tensor] = {}  # logits of the forward that is compared
-        self._gradients: dict[str, Tensor] = {}  # of the user's loss at them
         self._batch: Any = None  # that is being trained, while its step is open
         self._shapes: dict[str, Sequence[int]] = {}  # of the outputs of its forward
         self._version = -1  # of the weights then
 
     def hand_out(self, step: Step, batch: Any) -> Step:
         """Take note of a batch that is about to be trained."""
-        if self._tells_exit:
-            # in a container of its own: the user may take members out of theirs
-            step = replace(step, members=shallow_copy(batch))
-            self.scorer.check(
-                batch
-            )  # where it was not scored, nobody has asked yet how losses are made
+        if self._tells_exit and not self._stands_aside:
+            with self._timed():
+                # in a container of its own: the user may take members out of theirs
+                step = replace(step, members=shallow_copy(batch))
+                # where it was not scored, nobody has asked yet how losses are made
+                self.scorer.check(batch)
         if self.pilot is not None:
             met = self.pilot.meet(batch, step)
             step = replace(step, rehearsed=met)
         self.current, self._heard = step, False
         self.under_way = step.size
         return step
+
+    @property
+    def _stands_aside(self) -> bool:
+        """Whether an autopilot has found that choosing cannot pay, so that nobody has a use for losses."""
+        return self.pilot is not None and self.pilot.pacing.hopeless
+
+    def _timed(self) -> AbstractContextManager[None]:
+        """Charge what runs inside to the clock of what a sifter does beside the user's own step."""
+        return nullcontext() if self._idle else self.meter.time("observing", self.scorer.device)
 
     @property
     def weights(self) -> Tensor:
@@ -113,11 +116,12 @@ class Observer:
     def end_step(self) -> None:
         """The batch under way is trained: its losses have been reported by now, or are lost."""
         step = self.current
-        if step is not None and step.members is not None and not self._heard:
-            self.exit.missed()
-        self.exit.end_step()
+        with self._timed():
+            if step is not None and step.members is not None and not self._heard:
+                self.exit.missed()
+            self.exit.end_step()
         self.end_owed()
-        if self._gradients and step is not None:
+        if self._check.noted and step is not None:
             self._compare(step)
         steps = self.meter.counts["steps"]
         if step is not None and step.selection is not None and steps % SPAN == 0:
@@ -131,24 +135,15 @@ class Observer:
 
     def _compare(self, step: Step) -> None:
         """Warn where the loss that is trained is not the one that is scored."""
-        plan, batch = self.scorer.plan, _members(step)
-        outputs, gradients = self._trained, self._gradients
-        self._trained, self._gradients = {}, {}
-        if plan is None or batch is None:
-            return
-        weights_B = None if step.selection is None else step.selection.weights
-        if weights_B is not None and bool((weights_B == 1).all()):
-            weights_B = None  # the user has no reason to multiply by them
-        found = compare_gradients(
-            plan, outputs, gradients, self.scorer.moved(batch), weights_B=weights_B
+        batch = _members(step)
+        wrong = self._check.compare(
+            self.scorer.plan,
+            None if batch is None else self.scorer.moved(batch),
+            weights_B=None if step.selection is None else step.selection.weights,
+            step=self.meter.counts["steps"],
         )
-        if found is not None:
-            self._compare_at = 2 * max(1, self.meter.counts["steps"])
-            # in half precision, the small gradients of later steps are too coarse to tell
-            half = any(logits.element_size() < 4 for logits in outputs.values())
-            self._compares = found.same and not half and self._compare_at <= COMPARED_UNTIL
-            if not found.same:
-                warn_user(found.message)
+        if wrong is not None:
+            warn_user(wrong)
 
     @contextmanager
     def training(
@@ -224,7 +219,11 @@ class Observer:
             return None
 
     def observe(self, losses_B: Tensor) -> None:
-        """Take in the exact losses of the batch under way."""
+        """Take in the exact losses of the batch under way, as the user reports them."""
+        with self._timed():
+            self._take_in(losses_B)
+
+    def _take_in(self, losses_B: Tensor) -> None:
         step = self.current
         if step is None or (step.selection is None and step.members is None):
             return
@@ -234,6 +233,7 @@ class Observer:
                 f"got a tensor of shape {tuple(losses_B.shape)}"
             )
         self._heard = True
+        self.meter.counts["losses_read"] += 1
         self._tell_pilot(step, losses_B)
         if step.members is not None:
             trained = TrainedBatch(self.scorer.call, step.members, step.ids)
@@ -267,6 +267,10 @@ class Observer:
         """
         if self.scorer.active or not torch.is_grad_enabled():
             return
+        with self._timed():
+            self._read(output)
+
+    def _read(self, output: Any) -> None:
         self.scorer.note_autocast()
         self._shapes = {name: logits.shape for name, logits in logits_of(output).items()}
         self._version = self._weights_version()
@@ -277,9 +281,9 @@ class Observer:
             if around is not None and told is not None:
                 told(around)
         plan, step = self.scorer.plan, self.current
-        compares = self._compares and self.meter.counts["steps"] >= self._compare_at
+        compares = self._check.due(self.meter.counts["steps"])
         if compares and plan is not None and step is not None and _members(step) is not None:
-            self._listen(output, step)
+            self._check.listen(output, step.size)
         if self._heard or plan is None or step is None:
             return
         members = step.members
@@ -296,7 +300,7 @@ class Observer:
         losses_B = self.scorer.losses(output, members)
         if losses_B is not None and losses_B.shape == (step.size,):
             self._tell_pilot(step, losses_B, output)
-            self.observe(losses_B)
+            self._take_in(losses_B)
 
     def _tell_pilot(self, step: Step, losses_B: Tensor, output: Any = None) -> None:
         """Hand the losses of a rehearsed batch to the pilot, once."""
@@ -304,20 +308,6 @@ class Observer:
             return
         self.current = replace(step, rehearsed=None)
         self.pilot.hear(step.rehearsed, losses_B, output, step.members, step.ids)
-
-    def _listen(self, output: Any, step: Step) -> None:
-        """Have the gradient of the user's loss noted at the logits, once."""
-        if self._trained:
-            return
-        for name, logits in logits_of(output).items():
-            if logits.requires_grad and len(logits) == step.size:
-                self._trained[name] = logits.detach()
-                logits.register_hook(partial(self._note_gradient, name))  # type: ignore[no-untyped-call]
-
-    def _note_gradient(self, name: str, gradient: Tensor | None) -> None:
-        # DDP hands on that there is none, where the loss is the model's own
-        if gradient is not None:
-            self._gradients[name] = gradient
 
 
 def _members(step: Step) -> Any:

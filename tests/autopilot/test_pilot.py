@@ -298,3 +298,32 @@ def test_with_a_given_cost_no_clock_decides(monkeypatch: pytest.MonkeyPatch) -> 
     assert found[0][1]
     assert found[0][1] == found[1][1]
     assert all(torch.equal(a, b) for a, b in zip(found[0][0], found[1][0], strict=True))
+
+
+@pytest.mark.parametrize("cost", [0.5, 0.01])
+def test_where_choosing_cannot_pay_nothing_is_read_of_the_users_forward(cost: float) -> None:
+    model = make_model()
+    sifter = Sifter(model, trial=Trial(held_out=held_out(), updates=STEPS, cost=cost))
+    list(train(model, sifter(DataLoader(Points(), BATCH, shuffle=True))))
+    read = sifter.stats().losses_read
+    assert read == (0 if cost > 0.35 else sifter.step)
+    assert ("of the time of training it" in sifter.stats().why) == (cost > 0.35)
+
+
+def test_what_it_does_beside_the_users_step_has_a_clock_of_its_own() -> None:
+    model = make_model()
+    sifter = Sifter(model, trial=Trial(updates=STEPS, cost=0.01))
+    list(train(model, sifter(DataLoader(Points(), BATCH, shuffle=True))))
+    assert 0 < sifter.stats().seconds_observing < sifter.stats().seconds_between
+    plain = Sifter(model, keep=1.0)
+    list(train(model, plain(DataLoader(Points(), BATCH, shuffle=True))))
+    assert plain.stats().seconds_observing == 0
+
+
+def test_what_is_timed_is_the_scorer_that_takes_longest() -> None:
+    model = make_model()
+    sifter = Sifter(model)
+    sifter.rehearse()
+    list(train(model, sifter(DataLoader(Points(), BATCH, shuffle=True))))
+    assert sifter.exit.active == "predicted"
+    assert sifter.stats().selections > 0

@@ -120,7 +120,12 @@ def test_selection_that_ends_before_the_run_is_not_paid_for_after_it() -> None:
 
 def test_batches_of_one_sample_are_not_charged_for_choosing() -> None:
     work = ArmWork(Schedule(0.5), candidates=1, audit_every=1)
-    assert work.counts(3) == {"candidates_seen": 3, "selections": 0, "audits": 0}
+    assert work.counts(3) == {
+        "candidates_seen": 3,
+        "selections": 0,
+        "audits": 0,
+        "losses_read": 0,
+    }
 
 
 def test_audits_that_read_candidates_come_as_seldom_as_the_sifters() -> None:
@@ -128,3 +133,12 @@ def test_audits_that_read_candidates_come_as_seldom_as_the_sifters() -> None:
     assert work.counts(1200)["audits"] == 1200 // default_period(0.25)
     reading = replace(work, reads=True)
     assert reading.counts(1200)["audits"] == 1200 // default_period(0.25, reads=True) == 4
+
+
+@pytest.mark.parametrize(("listens", "read"), [("step", 6), ("selection", 4), ("", 0)])
+def test_reading_losses_is_paid_for_by_those_that_do(listens: Any, read: int) -> None:
+    work = ArmWork(Schedule(0.5, warmup_steps=2), candidates=8, listens=listens)
+    assert work.counts(6)["losses_read"] == read
+    table = {**TABLE, "observing": 0.5}
+    assert work.seconds(table, 6) == pytest.approx(work.seconds(TABLE, 6) + 0.5 * read)
+    assert work.affordable(table, work.seconds(table, 6)) == 6

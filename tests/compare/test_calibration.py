@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from sifting.bench.registry import tasks, workload_of
 from sifting.compare.calibration import ArmError, Calibration, Rehearsal, calibrate
-from sifting.compare.workload import FunctionWorkload, OwnConfig
+from sifting.compare.harness import arm_configs
+from sifting.compare.workload import FunctionWorkload, OwnConfig, RecipeWorkload
 from sifting.training.run_folder import read_run
 from tests.helpers import problems
 from tests.helpers.comparisons import OWN, manifest, measure_briefly, run
@@ -88,3 +90,17 @@ def test_an_arm_that_cannot_be_trained_is_named_with_the_reason() -> None:
         measured("baseline", "sift@9")
     assert caught.value.arm == "sift@9"
     assert caught.value.why in str(caught.value)
+
+
+def test_what_an_arm_reads_of_its_forward_is_its_own_cost_and_no_forward() -> None:
+    workload = workload_of(tasks()["digits"])
+    assert isinstance(workload, RecipeWorkload)
+    arms = ("baseline", "memory", "input-entropy", "auto")
+    configs = arm_configs(workload, workload.presets["smoke"], arms, [], control=False)
+    found = calibrate(workload, configs)
+    prices = {arm: table["observing"] for arm, table in found.tables.items()}
+    assert prices["baseline"] == 0
+    assert all(prices[arm] > 0 for arm in ("memory", "auto"))
+    assert found.tables["memory"]["forward"] == found.tables["baseline"]["forward"]
+    listens = {arm: work.listens for arm, work in found.work.items()}
+    assert listens == {"baseline": "", "memory": "step", "input-entropy": "selection", "auto": ""}

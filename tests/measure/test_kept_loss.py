@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from sifting.measure.kept_loss import GradientAgreement, agreement, kept_loss
+from sifting.measure.kept_loss import GradientAgreement, agreement, kept_loss, products
 
 
 def test_kept_loss_by_hand() -> None:
@@ -36,7 +36,7 @@ def test_agreement_is_that_of_the_last_layers_gradients() -> None:
     a_kept, a_all = off_BB[kept_K].sum() / (6 * 23), off_BB.sum() / (24 * 23)
     b_kept, b_all = gram_BB[kept_K][:, kept_K].mean(), scale / 6 + (1 - 1 / 6) * a_all
     errors_BC = layer(features_BH).softmax(1) - torch.nn.functional.one_hot(labels_B, 4)
-    found = agreement(errors_BC.detach(), features_BH, kept_K)
+    found = agreement(products(errors_BC.detach(), features_BH), kept_K)
     wanted = [float(v / scale) for v in (a_kept, b_kept, a_all, b_all)]
     assert list(vars(found).values()) == pytest.approx(wanted)
     if a_all > 0:
@@ -46,5 +46,5 @@ def test_agreement_is_that_of_the_last_layers_gradients() -> None:
 
 def test_what_cannot_be_told_is_not_a_number() -> None:
     assert math.isnan(GradientAgreement().value)
-    assert math.isnan(agreement(torch.zeros(4, 2), None, torch.tensor([0, 1])).value)
-    assert agreement(torch.ones(1, 2), None, torch.tensor([0])) == GradientAgreement()
+    assert math.isnan(agreement(torch.zeros(4, 4), torch.tensor([0, 1])).value)
+    assert agreement(torch.ones(1, 1), torch.tensor([0])) == GradientAgreement()

@@ -36,7 +36,7 @@ def test_it_reads_like_a_dict() -> None:
 def test_it_prints_as_a_short_report() -> None:
     assert str(FULL).splitlines() == [
         "10 steps: trained 320 of 640 candidates (50%); 8 batches were sifted",
-        "scoring took 1.00 s beside 9.00 s of training (10.0%), auditing 0.00 s",
+        "scoring took 1.00 s beside 9.00 s of training (10.0%), auditing 0.00 s, observing 0.00 s",
         "choice, over the last 10 of 12 audits: rho_approx 1.25 (random: 1.00), recall 0.70, "
         "rank correlation 0.50",
     ]

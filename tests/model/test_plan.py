@@ -146,3 +146,28 @@ def test_a_plan_says_by_what_losses_are_found() -> None:
     output = model(batch[0])
     found = kinds["parts"].losses(output, batch)
     torch.testing.assert_close(found, F.cross_entropy(output, batch[1], reduction="none"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_quick_losses_are_the_losses_to_the_last_bit(dtype: torch.dtype) -> None:
+    model = nn.Linear(3, 4)
+    plan, output = plan_of(model, (X, Y)), model(X).to(dtype)
+    quick_B = plan.quick_losses(output, (X, Y))
+    assert quick_B is not None
+    wanted_B = plan.losses(output, (X, Y))
+    assert wanted_B is not None
+    assert torch.equal(quick_B, wanted_B)
+
+
+def test_quick_losses_leave_every_other_case_to_losses() -> None:
+    model = nn.Linear(3, 4)
+    plan, output = plan_of(model, (X, Y)), model(X)
+    wrong, none = Y.clone(), Y.clone()
+    wrong[3], none[3] = 9, -100
+    for labels in (wrong, none, Y[:5], Y.int(), F.one_hot(Y, 4).float(), Y[:0]):
+        assert plan.quick_losses(output, (X, labels)) is None
+    assert plan.quick_losses(output[:0], (X[:0], Y[:0])) is None
+    text_plan = plan_of(Language(), text())
+    assert text_plan.quick_losses(Language()(text()["ids"]), text()) is None
+    own = plan_of(model, (X, Y), nn.CrossEntropyLoss(label_smoothing=0.1))
+    assert own.quick_losses(output, (X, Y)) is None

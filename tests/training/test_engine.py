@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting import Sifter, checksums, files
+from sifting.exits.scoring import Scorer
 from sifting.training.checkpoints import Found
 from sifting.training.engine import Diverged, Engine
 from sifting.training.problem import Pace
@@ -291,13 +292,20 @@ def test_the_sifter_is_told_the_losses_of_the_batch_that_is_trained(tmp_path: Pa
     observed: list[float] = []
     original = engine.task.loss
 
+    def read(scorer: Scorer, output: Any, batch: Any) -> Tensor | None:
+        losses_B = Scorer.losses(scorer, output, batch)
+        assert losses_B is not None
+        observed.append(float(losses_B.mean()))
+        return losses_B
+
     def noted(model: nn.Module, batch: Any) -> Tensor:
         value = original(model, batch)
         trained.append(float(value.detach()))
         return value
 
     object.__setattr__(engine.task, "loss", noted)
-    engine.sifter.observer.observe = lambda losses: observed.append(float(losses.mean()))  # type: ignore[method-assign]
+    scorer = engine.sifter.observer.scorer
+    scorer.losses = lambda output, batch: read(scorer, output, batch)  # type: ignore[method-assign]
     engine.run()
     assert len(observed) == 12
     assert observed == pytest.approx(trained)
@@ -420,3 +428,21 @@ def test_a_label_of_no_class_is_named_by_row_and_value(tmp_path: Path, arm: dict
     engine.task.loader.dataset.tensors[1][:] = -3  # type: ignore[attr-defined]
     with pytest.raises(ValueError, match=r"labels\[0\] is -3, and logits of shape .* from 0 to 4"):
         engine.run()
+
+
+def test_what_is_read_of_a_forward_is_not_charged_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sifter that takes long to read losses makes no forward longer."""
+
+    def slow(scorer: Scorer, output: Any, batch: Any) -> Tensor | None:
+        time.sleep(0.05)
+        return None
+
+    monkeypatch.setattr(Scorer, "losses", slow)
+    arm = {"exit": 1, "score": "loss", "explore": 0.5, "audit_every": 0}
+    engine = build(RunFolder.create(tmp_path / "run", config={}), pace=Pace(updates=4), arm=arm)
+    engine.run()
+    assert engine.sifter.stats().seconds_observing >= 4 * 0.05
+    assert engine.seconds["forward"] < 4 * 0.05
+    assert engine.sifter.stats().losses_read == 0, "none came"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sifting.autopilot.options import LADDER, Option
 from sifting.exits.scoring import Scorer
-from sifting.measure.kept_loss import GradientAgreement, agreement, kept_loss
+from sifting.measure.kept_loss import GradientAgreement, agreement, kept_loss, products
 from sifting.model.call import logits_of
 
 FADE = 0.95  # weight of what is known beside the next step's
@@ -41,25 +41,33 @@ class Evidence:
         Args:
             scores: of its samples, by scorer.
             losses_B: exact ones.
-            errors_BC, features_BH: see `agreement`; None where they are not known.
+            errors_BC, features_BH: see `products`; None where they are not known.
         """
+        whole_BB: Tensor | None = None  # of all samples, for every scorer that has scores of all
         for scorer, scores_B in scores.items():
             sound_B = losses_B.isfinite() & scores_B.to(losses_B.device).isfinite()
             if int(sound_B.sum()) < 2 * LADDER[0]:
                 continue
             self.counts[scorer] = self.counts.get(scorer, 0) + 1
             scores_B = scores_B.to(losses_B.device)[sound_B]
+            gram_BB = None
+            if errors_BC is not None:
+                features = None if features_BH is None else features_BH[sound_B]
+                every = bool(sound_B.all())
+                gram_BB = whole_BB if every else None
+                if gram_BB is None:
+                    gram_BB = products(errors_BC[sound_B], features)
+                whole_BB = gram_BB if every else whole_BB
             for ratio in LADDER:
                 option = Option(scorer, ratio)
                 total, weight = self.kept.get(option, (0.0, 0.0))
                 found = kept_loss(scores_B, losses_B[sound_B], ratio)
                 self.kept[option] = FADE * total + found, FADE * weight + 1
-                if errors_BC is None:
+                if gram_BB is None:
                     continue
                 count = max(1, math.ceil(len(scores_B) / ratio))
                 kept_K = scores_B.argsort(descending=True, stable=True)[:count]
-                features = None if features_BH is None else features_BH[sound_B]
-                new = agreement(errors_BC[sound_B], features, kept_K)
+                new = agreement(gram_BB, kept_K)
                 known = self.agreements.get(option, GradientAgreement())
                 self.agreements[option] = known.faded(FADE) + new
 

@@ -91,7 +91,8 @@ class HeldOut:
             self._prepare(size)
         average = self._average
         if average is not None and step % (every := max(1, round(average.horizon / 5))) == 0:
-            average.update(every)
+            with self.meter.time("observing", self.scorer.device):
+                average.update(every)
 
     def _prepare(self, size: int) -> None:
         self._plan = LookPlan((), 0)

@@ -137,8 +137,8 @@ class Pilot:
         """A batch that was met is about to be trained: what its last layer is given is wanted."""
         self._last_layer.listen(self.scorer.plan)
 
-    def unlisten(self) -> None:  # the step is over, or was broken off
-        self._last_layer.take()
+    def unlisten(self) -> None:
+        self._last_layer.take()  # the step is over, or was broken off
 
     def hear(
         self,

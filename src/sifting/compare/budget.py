@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from sifting.measure.audit import default_period
 from sifting.measure.clocks import COUNTED, of_update, repetitions
@@ -79,6 +80,7 @@ class ArmWork:
         warmup: share of the updates before the first selection, where that is how it is given.
         until: share of the updates after which nothing is selected.
         reads: whether candidates are read for an audit alone, which makes it rarer by default.
+        listens: what the losses of are read: of every "step", of every "selection", or of nothing.
     """
 
     schedule: Schedule
@@ -89,6 +91,7 @@ class ArmWork:
     by_samples: bool = False
     until: float = 1.0
     reads: bool = False
+    listens: Literal["step", "selection", ""] = ""
 
     def steps(self, updates: int) -> Iterator[tuple[int, int, int]]:
         """Candidates drawn, selections and audits before each batch that is trained, endlessly.
@@ -126,15 +129,20 @@ class ArmWork:
             yield size, steps, sifted
 
     def counts(self, updates: int) -> dict[str, int]:
-        """Candidates, selections and audits of a run, as `charged` takes them.
+        """Candidates, selections, audits and losses read of a run, as `charged` takes them.
 
         >>> ArmWork(Schedule(0.5, warmup_steps=2), candidates=8, audit_every=2).counts(6)
-        {'candidates_seen': 40, 'selections': 4, 'audits': 2}
+        {'candidates_seen': 40, 'selections': 4, 'audits': 2, 'losses_read': 0}
         """
         steps = self.steps(updates)
         taken = [next(steps) for _ in range(updates * self.accumulate)]
         columns = zip(*taken, strict=True)
-        return {name: sum(column) for name, column in zip(STEPWISE, columns, strict=True)}
+        found = {name: sum(column) for name, column in zip(STEPWISE, columns, strict=True)}
+        return {**found, "losses_read": sum(self._listened(selected) for _, selected, _ in taken)}
+
+    def _listened(self, selected: int) -> int:
+        """How many losses are read in a step: of it, or of what was selected in it."""
+        return int(self.listens == "step" or (self.listens == "selection" and selected > 0))
 
     def seconds(self, table: Mapping[str, float], updates: int) -> float:
         """Time of so many updates by a table of costs, evaluations left out."""
@@ -164,7 +172,7 @@ class ArmWork:
 
     def _walk(self, table: Mapping[str, float], seconds: float, planned: int) -> int:
         each = of_update(table)
-        prices = [table.get(name, 0.0) for name in COUNTED]
+        prices = {name: table.get(name, 0.0) for name in COUNTED}
         if each <= 0:
             raise ValueError("the table of costs has no time of an update: calibrate again")
         spent, updates, seconds = 0.0, 0, seconds * (1 + 1e-9)
@@ -172,7 +180,9 @@ class ArmWork:
         while True:
             for _ in range(self.accumulate):
                 drawn, selected, audited = next(steps)
-                spent += drawn * prices[0] + selected * prices[1] + audited * prices[2]
+                spent += drawn * prices["data"] + selected * prices["scoring"]
+                spent += audited * prices["auditing"]
+                spent += self._listened(selected) * prices["observing"]
             spent += each
             if spent > seconds:
                 return updates

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -116,9 +117,11 @@ class Rehearsal:
             "data": stats.seconds_loading,
             "scoring": stats.seconds_scoring,
             "auditing": stats.seconds_auditing,
+            "observing": stats.seconds_observing,
             "candidates_seen": stats.candidates_seen,
             "selections": stats.selections,
             "audits": stats.audits,
+            "losses_read": stats.losses_read,
             **dict.fromkeys(("looking", "held_out_seen", "trials", "trial_updates"), 0),
         }
 
@@ -156,6 +159,7 @@ class Rehearsal:
             by_samples,
             find_arm(config.arm).until,
             by_samples and self.engine.sifter.exit.by_id,
+            self._listens(piloted),
         )
         size = sum(p.numel() for p in problem.model.parameters())
         same = (
@@ -172,6 +176,12 @@ class Rehearsal:
             constant_lr=problem.schedule is None,
             diverged=self.diverged,
         )
+
+    def _listens(self, piloted: bool) -> Literal["step", "selection", ""]:
+        """Whose losses the run will read; what an autopilot will is charged to it, and not planned."""
+        if piloted or not self.readings["observing"]:
+            return ""
+        return "step" if self.engine.sifter.exit.observes else "selection"
 
 
 class ArmError(ValueError):

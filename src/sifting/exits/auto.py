@@ -58,7 +58,7 @@ class AutoExit(Exit):
         self.costs: dict[str, float] = {}
         self.refused: dict[str, str] = {}
         self.predictor = LossPredictor()
-        self._prepared = False
+        self._prepared = self._rehearses = False
 
     def __repr__(self) -> str:
         return f"AutoExit({self.active or ', '.join(self.scorers)})"
@@ -142,7 +142,7 @@ class AutoExit(Exit):
             self.costs[PREDICTED] = self.costs[self.looks]
         self._prepared = True
         if not self.active:
-            self.active = self.looks
+            self.active = PREDICTED if self._rehearses and self._predicts else self.looks
 
     def _refuse(self, name: str, why: object) -> None:
         del self.scorers[name]
@@ -296,6 +296,7 @@ class AutoExit(Exit):
             scorer.end_step()
 
     def rehearse(self) -> None:
+        self._rehearses = True  # what takes longest is what is timed
         for scorer in self.scorers.values():
             scorer.rehearse()
 

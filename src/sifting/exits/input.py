@@ -54,6 +54,9 @@ class InputExit(TunedExit):
         self._member: Any = None  # of a batch that the model is given as it is
         self._by_losses = False  # whether it learns from exact losses, which the model is run for
         self._scored = 0  # batches from which it could have learned
+        self._last: tuple[Tensor, int, Tensor] | None = (
+            None  # given last, its version, its features
+        )
         self.always: float = ALWAYS
 
     def __repr__(self) -> str:
@@ -121,7 +124,17 @@ class InputExit(TunedExit):
         return model_input(model, lambda: plan.call.run(model, batch))
 
     def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:
-        return pooled_input(hidden.detach().float(), widest=WIDEST, mask=mask_of(batch))
+        # one batch is at times scored by more than one score
+        last, version = self._last, -1 if hidden.is_inference() else hidden._version
+        if last is not None and last[0] is hidden and last[1] == version >= 0:
+            return last[2]
+        pooled_BF = pooled_input(hidden.detach().float(), widest=WIDEST, mask=mask_of(batch))
+        self._last = hidden, version, pooled_BF
+        return pooled_BF
+
+    def learn(self, plan: Plan) -> None:
+        self._last = None  # which is the end of a batch
+        super().learn(plan)
 
     def unlearned(self) -> dict[str, Any]:
         return {**super().unlearned(), COUNT: self._scored}

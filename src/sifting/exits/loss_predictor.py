@@ -39,7 +39,10 @@ class LossPredictor:
         self.products_F = torch.zeros(FEATURES, dtype=torch.float64)
         self.seen = 0
         self._weights_F: Tensor | None = None  # None where what was learned has yet to be solved
-        self._noted: dict[Any, Tensor] = {}  # by ID, inputs whose exact losses are to come
+        self._rows: dict[
+            Any, int
+        ] = {}  # by ID, where its inputs are whose exact losses are to come
+        self._noted_BF = torch.zeros(0, FEATURES)
 
     @property
     def ready(self) -> bool:
@@ -58,20 +61,21 @@ class LossPredictor:
 
     def note(self, ids: Sequence[Any], inputs_BF: Tensor) -> None:
         """Keep what losses are predicted from until the exact ones are there; the last such batch alone."""
-        self._noted = dict(zip(ids, inputs_BF, strict=True))
+        self._rows = dict(zip(ids, range(len(inputs_BF)), strict=True))
+        self._noted_BF = inputs_BF
 
     @property
     def waits(self) -> bool:
         """Whether exact losses of a batch that was noted are still to come."""
-        return bool(self._noted)
+        return bool(self._rows)
 
     def hear(self, ids: Sequence[Any], losses_B: Tensor) -> None:
         """Learn from the exact losses of those samples that were noted."""
-        rows = [i for i, one in enumerate(ids) if one in self._noted]
-        if rows:
-            inputs_BF = torch.stack([self._noted[ids[i]] for i in rows])
-            self.learn(inputs_BF, losses_B.detach().cpu()[rows])
-        self._noted = {}
+        heard = [i for i, one in enumerate(ids) if one in self._rows]
+        if heard:
+            inputs_BF = self._noted_BF[[self._rows[ids[i]] for i in heard]]
+            self.learn(inputs_BF, losses_B.detach().cpu()[heard])
+        self._rows = {}
 
     def __call__(self, inputs_BF: Tensor) -> Tensor:
         """Predicted losses."""

@@ -11,8 +11,9 @@ COUNTED = {
     "auditing": "audits",
     "looking": "held_out_seen",
     "trials": "trial_updates",
+    "observing": "losses_read",
 }
-UPDATE = ("forward", "backward", "optimizer")  # once an update
+UPDATE = ("forward", "backward", "optimizer")  # once an update, and the same work for every arm
 OPERATIONS = (*COUNTED, *UPDATE)
 CLOCKS = (*OPERATIONS, "evaluation")
 
@@ -25,8 +26,8 @@ def repetitions(updates: int, counts: Mapping[str, float]) -> dict[str, float]:
 
     Args:
         updates: that were made.
-        counts: candidates_seen, selections, audits, held_out_seen and trial_updates of the sifter; 0
-            where one is missing.
+        counts: candidates_seen, selections, audits, held_out_seen, trial_updates and losses_read of the
+            sifter; 0 where one is missing.
     """
     counted = {name: counts.get(count, 0) for name, count in COUNTED.items()}
     return {**counted, **dict.fromkeys(UPDATE, updates)}
@@ -40,12 +41,12 @@ def charged(
     >>> table = {"data": 0.01, "scoring": 2.0, "forward": 1.0, "backward": 2.0, "optimizer": 0.5}
     >>> charged(table, 3, {"candidates_seen": 100, "selections": 2, "audits": 0})
     {'data': 1.0, 'scoring': 4.0, 'auditing': 0.0, 'looking': 0.0, 'trials': 0.0,
-     'forward': 3.0, 'backward': 6.0, 'optimizer': 1.5}
+     'observing': 0.0, 'forward': 3.0, 'backward': 6.0, 'optimizer': 1.5}
 
     Args:
         table: seconds of loading one candidate, of scoring a batch, of an audit, of looking at a
-            held-out sample, of a trial's update, and of an update's forward, backward and optimizer
-            step.
+            held-out sample, of a trial's update, of reading the losses of a step, and of an update's
+            forward, backward and optimizer step.
         updates, counts: see `repetitions`.
     """
     done = repetitions(updates, counts)

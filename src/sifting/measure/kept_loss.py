@@ -88,25 +88,34 @@ class GradientAgreement:
         return (self.kept / math.sqrt(self.kept_norm)) / (self.all / math.sqrt(self.all_norm))
 
 
-def agreement(errors_BC: Tensor, features_BH: Tensor | None, kept_K: Tensor) -> GradientAgreement:
-    """Agreement of the last layer's gradients, from its errors and the features that it is given.
-
-    >>> import torch
-    >>> errors = torch.tensor([[1.0, -1.0], [1.0, -1.0], [0.1, -0.1], [0.1, -0.1]])
-    >>> round(agreement(errors, None, torch.tensor([0, 1])).value, 2)
-    1.04
+def products(errors_BC: Tensor, features_BH: Tensor | None) -> Tensor:
+    """Products of the samples' gradients by the last layer, from its errors and what it is given.
 
     Args:
         errors_BC: derivative of each sample's loss by its outputs; p − y for cross-entropy.
         features_BH: of the last layer; None where they are not known, and only its bias is
             looked at.
-        kept_K: the kept.
     """
     errors_BC = errors_BC.double().flatten(1)
     gram_BB = errors_BC @ errors_BC.T
-    if features_BH is not None:
-        features_BH = features_BH.double().flatten(1)
-        gram_BB = gram_BB * (features_BH @ features_BH.T + 1)
+    if features_BH is None:
+        return gram_BB
+    features_BH = features_BH.double().flatten(1)
+    return gram_BB * (features_BH @ features_BH.T + 1)
+
+
+def agreement(gram_BB: Tensor, kept_K: Tensor) -> GradientAgreement:
+    """Agreement of the kept samples' gradients with the mean one.
+
+    >>> import torch
+    >>> errors = torch.tensor([[1.0, -1.0], [1.0, -1.0], [0.1, -0.1], [0.1, -0.1]])
+    >>> round(agreement(products(errors, None), torch.tensor([0, 1])).value, 2)
+    1.04
+
+    Args:
+        gram_BB: products of the samples' gradients.
+        kept_K: the kept.
+    """
     size, count = len(gram_BB), len(kept_K)
     diagonal_B = gram_BB.diagonal()
     scale = float(diagonal_B.mean())

@@ -36,8 +36,9 @@ class Meter:
         "rehearsals",
         "held_out_seen",
         "trial_updates",
+        "losses_read",
     )
-    CLOCKS = ("scoring", "auditing", "between", "loading")
+    CLOCKS = ("scoring", "auditing", "observing", "between", "loading")
     # of an audit
     METRICS = ("recall", "rank_correlation", "rho_approx", "misclassified", "rho_tokens")
 
@@ -69,6 +70,11 @@ class Meter:
             yield
         finally:
             self.seconds[clock] += now() - begin
+
+    def spent(self, clock: str) -> float:
+        """Seconds of a clock, as far as they are known without waiting for the device."""
+        self._collect(wait=False)
+        return self.seconds[clock]
 
     def _collect(self, *, wait: bool) -> None:
         """Read finished CUDA events; reading one that has not finished would stall the queue."""
@@ -125,12 +131,14 @@ class Meter:
             samples_trained=counts["samples_trained"],
             seconds_scoring=seconds["scoring"],
             seconds_auditing=seconds["auditing"],
+            seconds_observing=seconds["observing"],
             seconds_between=seconds["between"],
             seconds_loading=seconds["loading"],
             audits=counts["audits"],
             rehearsals=counts["rehearsals"],
             held_out_seen=counts["held_out_seen"],
             trial_updates=counts["trial_updates"],
+            losses_read=counts["losses_read"],
             recall=recall,
             rank_correlation=correlation,
             rho_approx=rho,
@@ -193,8 +201,11 @@ class Meter:
         found = Plain(state, "the meter")
         counts, seconds = found.inside("counts"), found.inside("seconds")
         fresh = cls()
-        fresh.counts = {name: counts.whole(name) for name in cls.COUNTS}
-        fresh.seconds = {name: seconds.number(name) for name in cls.CLOCKS}
+        # not all are as old as a state may be
+        fresh.counts = {name: counts.whole(name) if name in counts else 0 for name in cls.COUNTS}
+        fresh.seconds = {
+            name: seconds.number(name) if name in seconds else 0.0 for name in cls.CLOCKS
+        }
         rows = found.items("recent")
         columns = len(fresh.METRICS)
         fresh.recent.extend(found.numbers("recent", row, length=columns, nan=True) for row in rows)
@@ -225,6 +236,6 @@ class Meter:
             total = sum(int(theirs["counts"][name]) for theirs in states)
             state["counts"][name] = divide(total, rank, world)
         for clock in state["seconds"]:
-            values = [float(theirs["seconds"][clock]) for theirs in states]
+            values = [float(theirs["seconds"].get(clock, 0.0)) for theirs in states]
             state["seconds"][clock] = sum(values) / len(values)
         return state

@@ -37,7 +37,9 @@ class Stats(Mapping[str, Any]):
         samples_trained: samples handed out for training.
         seconds_scoring: time in scoring and choosing.
         seconds_auditing: time in measuring the quality of the choice.
-        seconds_between: time in the user's own step, data loading aside.
+        seconds_observing: time in reading losses of what is trained, for exits that observe and for the
+            autopilot; most of it within the user's step.
+        seconds_between: time in the user's own step, data loading aside, with what is observed in it.
         seconds_loading: time waiting for the loader.
         audits: candidate batches whose exact losses were computed.
         rehearsals: batches that were scored for comparing scorers, with nothing chosen from them.
@@ -63,6 +65,7 @@ class Stats(Mapping[str, Any]):
         rho_tokens: loss per token of the kept over that of the candidates, over the last audits;
             None where losses are not known by token.
         economy: what is left out of candidates when they are scored; empty where nothing is.
+        losses_read: steps whose exact losses were read from their own forward.
     """
 
     steps: int
@@ -94,6 +97,8 @@ class Stats(Mapping[str, Any]):
     tokens_trained: int = 0
     rho_tokens: float | None = None
     economy: str = ""
+    seconds_observing: float = 0.0
+    losses_read: int = 0
 
     def __getitem__(self, name: str) -> Any:
         return asdict(self)[name]
@@ -137,7 +142,8 @@ class Stats(Mapping[str, Any]):
             f"{self.steps} steps: trained {self.samples_trained} of {self.candidates_seen} candidates "
             f"({kept:.0%}); {self.selections} batches were sifted",
             f"scoring took {self.seconds_scoring:.2f} s beside {self.seconds_between:.2f} s of training "
-            f"({self.scoring_share:.1%}), auditing {self.seconds_auditing:.2f} s",
+            f"({self.scoring_share:.1%}), auditing {self.seconds_auditing:.2f} s, observing "
+            f"{self.seconds_observing:.2f} s",
         ]
         if self.tokens_seen:
             rates = ", ".join(f"{rate:.0f} {name}" for name, rate in self.throughput().items())
@@ -197,7 +203,8 @@ def reduced(parts: Sequence[tuple[Stats, tuple[float, float] | None]]) -> Stats:
     found.update({name: stats[0][name] for name in (*words, "since")})
     for name in ("candidates_seen", "samples_trained", *TOKENS):
         found[name] = sum(own[name] for own in stats)
-    for name in ("steps", "selections", "audits", "rehearsals", "held_out_seen", "trial_updates"):
+    once = ("steps", "selections", "audits", "rehearsals", "held_out_seen", "trial_updates")
+    for name in (*once, "losses_read"):
         found[name] = max(own[name] for own in stats)
     sums = [sum(column) for column in zip(*(m for _, m in parts if m is not None), strict=True)]
     found["rho_explored"] = sums[0] / sums[1] if sums and sums[1] > 0 else None

@@ -221,6 +221,11 @@ def first_wrong(
         return None
     classes = 2 if binary else logits_shape[1 if part.kind == "classes_first" else -1]
     labels = labels.long()
+    if not labels.numel():
+        return None
+    least, most = torch.stack(labels.aminmax()).tolist()  # a device is waited for once
+    if least >= 0 and most < classes:
+        return None  # nearly always, and several times as fast as to look at each
     wrong = (labels < 0) | (labels >= classes)
     if not binary:
         wrong &= labels != part.ignore

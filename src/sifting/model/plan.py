@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -32,6 +33,7 @@ from sifting.model.score_functions import (
     custom_losses,
     takes_rows,
 )
+from sifting.selection import scores
 from sifting.selection.tokens import MEAN, Tokens
 
 POSITIONS = ("start_positions", "end_positions")  # of as many classes as a batch is long
@@ -243,6 +245,34 @@ class Plan:
         if self.loss_fn is not None:
             return custom_losses(self, logits_of(self.call.run(model, batch)), batch)
         return None if self.explained else reduced_losses(self.call, model, batch)
+
+    @cached_property
+    def _single(self) -> Part | None:
+        """The one term of a model that predicts one class for each sample; None where it is another case."""
+        if self.kind != "parts" or len(self.parts) != 1 or self.heads:
+            return None
+        part = self.parts[0]
+        fits = part.kind == "classes" and not part.shift and part.ignore < 0
+        return part if fits and len(self.shapes.get(part.logits, ())) == 1 else None
+
+    def quick_losses(self, output: Any, batch: Any) -> Tensor | None:
+        """What `losses` gives where each sample has one class, for hardly more than the cross-entropy.
+
+        None where `losses` has to be asked; it also says which label is of no class.
+        """
+        part = self._single
+        if part is None:
+            return None
+        logits = logits_of(output).get(part.logits)
+        labels = self.call.labels_of(batch).get(str(part.labels))
+        if logits is None or labels is None or (logits.ndim, labels.ndim) != (2, 1):
+            return None
+        if labels.dtype != torch.long or not 0 < len(labels) == len(logits):
+            return None
+        least, most = torch.stack(labels.aminmax()).tolist()  # a device is waited for once
+        if least < 0 or most >= logits.shape[1]:
+            return None
+        return scores.loss(logits, labels.to(logits.device)) * part.weight
 
     def losses(self, output: Any, batch: Any) -> Tensor | None:
         """Each sample's loss from an output that the model has already made for a batch.

@@ -125,8 +125,8 @@ def clocks(entries: Sequence[Entry], axis: str) -> dict[str, float]:
 
 
 def _spent(seconds: Mapping[str, Any], clock: str) -> float:
-    """Of a clock; what an autopilot looks at and tries is auditing, which tables of costs have apart."""
-    names = (clock, "looking", "trials") if clock == "auditing" else (clock,)
+    """Of a clock; auditing is all that is measured, of which a log has the parts."""
+    names = (clock, "observing", "looking", "trials") if clock == "auditing" else (clock,)
     return sum(plain(seconds.get(name)) for name in names)
 
 

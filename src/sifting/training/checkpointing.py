@@ -122,7 +122,7 @@ class Parts:
         seconds, losses = found.inside("seconds"), found.get("losses")
         return RunProgress(
             update=found.whole("update", most=pace.updates),
-            seconds={name: seconds.number(name) for name in CLOCKS},
+            seconds={name: seconds.number(name) if name in seconds else 0.0 for name in CLOCKS},
             last=dict(found.inside("last").content),
             losses=[] if losses is None else self._own_losses(found),
         )

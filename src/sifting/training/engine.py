@@ -278,12 +278,14 @@ class Engine:
 
     @contextmanager
     def _time(self, clock: str) -> Iterator[None]:
-        begin, self.doing = now(), clock
+        meter = self.sifter.meter
+        begin, observed, self.doing = now(), meter.spent("observing"), clock
         yield
         self.doing = "drawing"
         if self.sifter.device.type == "cuda":
             torch.cuda.synchronize()  # the recipes are for comparisons: an honest split is worth it
-        self.seconds[clock] += now() - begin
+        # what the sifter reads in a forward is no part of it
+        self.seconds[clock] += now() - begin - (meter.spent("observing") - observed)
 
     def _clocks(self) -> dict[str, float]:
         return clocks(self.seconds, self.sifter.stats())

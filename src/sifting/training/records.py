@@ -25,6 +25,7 @@ def clocks(own: Mapping[str, float], stats: Stats) -> dict[str, float]:
         "data": stats.seconds_loading,
         "scoring": stats.seconds_scoring,
         "auditing": stats.seconds_auditing,
+        "observing": stats.seconds_observing,
     }
 
 
@@ -32,7 +33,7 @@ def counts(stats: Stats) -> dict[str, int]:
     """What a sifter is charged for."""
     found = {
         name: stats[name]
-        for name in ("candidates_seen", "audits", "held_out_seen", "trial_updates")
+        for name in ("candidates_seen", "audits", "held_out_seen", "trial_updates", "losses_read")
     }
     # a rehearsal scores no more samples than a selection does
     return {**found, "selections": stats.selections + stats.rehearsals}
