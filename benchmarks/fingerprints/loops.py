@@ -13,45 +13,9 @@ from torch import Tensor, nn
 
 from fingerprints.digest import Result, digest, lines_of, of_leaves, of_model, of_state
 from fingerprints.models import Samples, batches, loss_of, make_model, seed_all
+from fingerprints.record import Record
 from sifting import AdditiveExit, MemoryExit, Sifter, TunedExit
 from sifting.selection import Percentile
-
-
-class Record:
-    """What a loop trained, with which weights and losses."""
-
-    def __init__(self) -> None:
-        self.trained: list[Any] = []
-        self.weights: list[Any] = []
-        self.losses: list[float] = []
-
-    def result(self, model: nn.Module, sifter: Sifter, **more: Any) -> Result:
-        stats = dict(sifter.stats())
-        parts = {
-            "trained": digest(self.trained),
-            "weights": digest(self.weights),
-            "losses": digest(self.losses),
-            "model": of_model(model),
-            "stats": of_leaves(stats),
-            "stream": digest(torch.get_rng_state()),
-            **of_state(sifter.state_dict()),
-        }
-        parts |= {name: digest(value) for name, value in more.items()}
-        numbers: dict[str, Any] = {
-            "first loss": self.losses[0],
-            "last loss": self.losses[-1],
-            "steps": len(self.losses),
-            "samples": sum(len(_first(batch)) for batch in self.trained),
-        }
-        rho = stats.get("rho_approx")
-        if rho is not None:
-            numbers["rho_approx"] = rho
-        return {"parts": parts, "numbers": numbers}
-
-
-def _first(batch: Any) -> Tensor:
-    found: Tensor = next(iter(batch.values())) if isinstance(batch, dict) else batch[0]
-    return found
 
 
 def step(

@@ -200,8 +200,9 @@ def _loop(wrapper: str, scope: str, kind: str, given: dict[str, Any]) -> Result:
     import torch.distributed as dist
 
     from fingerprints.digest import of_leaves
-    from fingerprints.loops import Record, step
+    from fingerprints.loops import step
     from fingerprints.models import batches
+    from fingerprints.record import Record
 
     model, sifter, optimizer = _begin(wrapper, scope, kind, given)
     data = batches(kind, ids="ids" in given, rank=dist.get_rank(), world=WORLD)
@@ -220,9 +221,10 @@ def _saved(folder: Path, wrapper: str, scope: str, kind: str, given: dict[str, A
     from torch.utils.data import DataLoader, DistributedSampler
 
     from fingerprints.digest import of_model
-    from fingerprints.loops import Record, step
+    from fingerprints.loops import step
     from fingerprints.models import SIZE, Samples
     from fingerprints.names import public
+    from fingerprints.record import Record
 
     data = Samples(kind)
     given = {**given, "warmup_steps": 2, "ids": 2}

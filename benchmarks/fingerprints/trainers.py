@@ -19,9 +19,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from fingerprints.digest import Result, digest, of_leaves, of_model, of_state
-from fingerprints.loops import P, Record, make_sifter, tuned
+from fingerprints.loops import P, make_sifter, tuned
 from fingerprints.models import Samples, loss_of, make_model, samples, seed_all
 from fingerprints.names import public
+from fingerprints.record import Record
 from sifting.selection import Percentile
 
 TEXT = "bert-classifier"
