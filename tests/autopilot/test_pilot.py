@@ -247,7 +247,7 @@ def test_batches_that_no_scorer_fits_are_trained_as_they_are() -> None:
 
 def test_held_out_without_a_batch_is_refused() -> None:
     model = make_model()
-    sifter = Sifter(model, trial=Trial(held_out=[], updates=100))
+    sifter = Sifter(model, trial=Trial(held_out=iter([]), updates=100))
     with pytest.raises(ValueError, match="holds no batch"):
         for _ in train(model, sifter(DataLoader(Points(), BATCH)), steps=3):
             pass

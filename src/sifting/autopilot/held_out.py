@@ -18,7 +18,7 @@ from sifting.autopilot.looks import FEWEST as FEWEST_SAMPLES
 from sifting.autopilot.noted import Noted
 from sifting.autopilot.options import Judged, Option
 from sifting.autopilot.others import Others
-from sifting.autopilot.trial import Trial, naming_held_out, read_held_out
+from sifting.autopilot.trial import NO_BATCH, Trial, naming_held_out, read_held_out
 from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.log import say
@@ -106,9 +106,7 @@ class HeldOut:
         if not given:
             return
         if not batches:
-            raise ValueError(
-                "held_out= of the Trial holds no batch: give samples that are not trained"
-            )
+            raise ValueError(NO_BATCH)
         if saved is None:
             plan = self.plan_with(size, there)
         else:
@@ -160,6 +158,9 @@ class HeldOut:
                 and all(part.labels is not None for part in plan.parts)
             ):
                 raise ValueError("it has no labels, and batches that are trained have")
+        if not self.scorer.sharded:
+            with self.scorer.busy():
+                self.trial.try_loss(self.scorer.model, self.scorer.moved(some))
         reshard(self.scorer.model)  # a forward leaves the outermost parameters gathered
         self.scorer.plan = plan
         return known
