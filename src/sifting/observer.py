@@ -138,9 +138,9 @@ class Observer:
         if self._unheard == UNHEARD and self.meter.counts["losses_read"] == 0:
             say(
                 f"the losses of {UNHEARD} batches that scorers were compared on did not reach the autopilot, "
-                "which therefore knows no kept loss: call sifter.observe(losses) with one loss for each sample that is "
-                "trained, or train the model that the sifter was given, on each batch as a whole and with logits "
-                "that fit its labels"
+                "which therefore knows no kept loss: call sifter.observe(losses) with one loss for each "
+                "sample that is trained, or train the model that the sifter was given, on each batch as a "
+                "whole and with logits that fit its labels"
             )
 
     def end_owed(self) -> None:
