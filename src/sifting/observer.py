@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.autopilot.evidence import say_unheard
 from sifting.autopilot.pilot import Pilot
 from sifting.data.tree import shallow_copy
 from sifting.exits.base import Exit, TrainedBatch
 from sifting.exits.scoring import Scorer
-from sifting.log import say
 from sifting.measure.audit import Auditor, explored_means, warn_user
 from sifting.measure.meter import SPAN, Meter
 from sifting.model.call import logits_of
@@ -26,7 +26,6 @@ from sifting.parallel.detect import data_parallel_under_way
 from sifting.step import Selection, Step
 
 VOCABULARY_EVERY = 16  # a pass over a vocabulary is not free: read training losses this seldom
-UNHEARD = 8  # batches that scorers were compared on, without a loss, before that is said
 
 
 class Observer:
@@ -124,24 +123,14 @@ class Observer:
                 self.exit.missed()
             self.exit.end_step()
         if step is not None and step.rehearsed is not None:
-            self._miss()
+            self._unheard += 1
+            say_unheard(self._unheard, read=self.meter.counts["losses_read"])
         self.end_owed()
         if self._check.noted and step is not None:
             self._compare(step)
         steps = self.meter.counts["steps"]
         if step is not None and step.selection is not None and steps % SPAN == 0:
             self.auditor.speak_of_cost(steps)  # whether or not anything is audited
-
-    def _miss(self) -> None:
-        """Say, once, that the pilot gets no losses to compare scorers by."""
-        self._unheard += 1
-        if self._unheard == UNHEARD and self.meter.counts["losses_read"] == 0:
-            say(
-                f"the losses of {UNHEARD} batches that scorers were compared on did not reach the autopilot, "
-                "which therefore knows no kept loss: call sifter.observe(losses) with one loss for each "
-                "sample that is trained, or train the model that the sifter was given, on each batch as a "
-                "whole and with logits that fit its labels"
-            )
 
     def end_owed(self) -> None:
         """Tell the pilot that a step is over, where it has not been told: also one before a resume."""
