@@ -75,6 +75,10 @@ def test_the_default_of_a_fixed_ratio_is_entropy_at_a_tuned_exit_with_exploratio
     [
         ({"keep": "half"}, "keep='half': give a number"),
         ({"trial": 3}, r"trial=3: give a sifting.Trial"),
+        (
+            {"trial": {"held_out": [torch.zeros(9)]}},
+            r"^trial=\['held_out'\].* \(9,\): give a sifting",
+        ),
         ({"keep": True}, "keep=True"),
         ({"explore": "some"}, "explore='some': give a number"),
         ({"forward": 3}, "forward=3 is not callable"),

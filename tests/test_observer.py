@@ -14,8 +14,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from sifting import MemoryExit, Sifter, SiftingWarning
+from sifting import MemoryExit, Sifter, SiftingWarning, Trial
 from sifting.observer import Listener, Observer
 from tests.helpers.models import Net, candidates
 
@@ -242,3 +243,27 @@ def test_a_model_that_makes_its_own_loss_fails_with_the_label_named() -> None:
         ends.append((torch.get_rng_state(), model.training))
     assert torch.equal(ends[0][0], ends[1][0])  # to ask for the classes leaves no trace
     assert ends[1][1]
+
+
+@pytest.mark.parametrize("reports", [False, True])
+def test_an_autopilot_that_hears_no_losses_says_so_once(
+    reports: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A loss of one's own is not to be found in what the model puts out."""
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+    sifter = Sifter(
+        model,
+        losses=lambda model, batch: (model(batch[0]) - batch[0]).square().mean(dim=1),
+        trial=Trial(cost=0.01),
+    )
+    loader = DataLoader(TensorDataset(torch.randn(640, 8)), batch_size=16)
+    with caplog.at_level("INFO", logger="sifting"):
+        for (x,) in sifter(loader):
+            losses = (model(x) - x).square().mean(dim=1)
+            if reports:
+                sifter.observe(losses.detach())
+            losses.mean().backward()
+            model.zero_grad()
+    said = [one for one in caplog.messages if "did not reach the autopilot" in one]
+    assert len(said) == (not reports)
+    assert (sifter.stats().kept_loss is not None) is reports

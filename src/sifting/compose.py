@@ -15,6 +15,7 @@ from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.trial import Trial
 from sifting.autopilot.trials import Trials
 from sifting.budget import Budget
+from sifting.data.tree import describe
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.economy import Economy
@@ -83,13 +84,17 @@ def check_auto(keep: Any, *, policy: Any, draws: str, scope: str, trial: Trial |
                 "fixed keep="
             )
     if trial is not None and not isinstance(trial, Trial):
-        raise TypeError(f"trial={trial!r}: give a sifting.Trial(held_out=…)")
+        raise TypeError(f"trial={describe(trial)}: give a sifting.Trial(held_out=…)")
 
 
 def make_pilot(
     scorer: Scorer, exit: AutoExit, *, meter: Meter, rule: Rule, trial: Trial | None, seed: int
 ) -> Pilot:
     """The autopilot, with trials once the loop's step is known: a trainer may tell it later."""
+    # an engine's own optimizer may hold the weights in tensors of its own; then no trial is made
+    own_updates = replicated(scorer.whole) and data_parallel(scorer.whole) is None
+    if trial is not None and not scorer.sharded and not own_updates:
+        trial.check_model(scorer.whole)
     pilot = Pilot(scorer, exit, meter=meter, explore=rule.explore, trial=trial)
     rank = dist.get_rank() if in_use() else 0
     own = seed + 1_000_003 * (rank + 1)  # each rank draws its own

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sifting.autopilot.evidence import say_unheard
 from sifting.autopilot.pilot import Pilot
 from sifting.data.tree import shallow_copy
 from sifting.exits.base import Exit, TrainedBatch
@@ -58,6 +59,7 @@ class Observer:
         self.under_way = 0  # samples of the step that is being trained; 0 between steps
         self.current: Step | None = None  # the batch handed out last, or that is being trained
         self._heard = False  # whether its losses were reported
+        self._unheard = 0  # batches whose losses the pilot waited for in vain
         self._tells_exit = exit.observes and not idle
         self._idle = idle
         self._check = TrainedLoss(compares=not idle)
@@ -120,6 +122,9 @@ class Observer:
             if step is not None and step.members is not None and not self._heard:
                 self.exit.missed()
             self.exit.end_step()
+        if step is not None and step.rehearsed is not None:
+            self._unheard += 1
+            say_unheard(self._unheard, read=self.meter.counts["losses_read"])
         self.end_owed()
         if self._check.noted and step is not None:
             self._compare(step)

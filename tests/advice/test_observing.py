@@ -196,3 +196,22 @@ def test_shares_that_are_no_numbers_are_named(given: dict[str, Any]) -> None:
 def test_a_run_folder_may_be_given_as_text(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run folder"):
         advise(build(), updates=8, start=str(tmp_path / "nowhere"))
+
+
+def test_where_choosing_takes_too_long_the_rest_of_the_run_is_not_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def timed(self: Pacing, seconds: float, step_seconds: float) -> bool:
+        self.count += 1
+        self.cost = 0.5 if self.count == 4 else None
+        return self.cost is not None
+
+    monkeypatch.setattr(Pacing, "timed", timed)
+    advice = advise(build(), updates=2000, part=0.5)
+    assert advice.seen < 100
+    assert not advice.pays
+    assert "Leave it off: scoring a batch takes" in advice.sentence
+    assert advice.notes == (
+        f"left after {advice.seen} of 2000 updates: nothing that the rest could show would make choosing pay",
+    )
+    assert not advice.metrics

@@ -24,6 +24,13 @@ def test_the_speedup_of_a_phase_is_that_of_its_share() -> None:
     assert (phase.first, phase.last) == (0, 0.2)
 
 
+def test_a_share_above_one_is_no_surer_for_that() -> None:
+    (phase,) = read_phases([decision(200, 1.4, error=0.1)], batches=1000, explore=0.25)
+    found = phase.rows[0].speedup
+    assert found is not None
+    assert (found.low, found.value, found.high) == pytest.approx((1.3, 1.5, 1.5))
+
+
 def test_savings_of_the_whole_run_add_up_phase_by_phase() -> None:
     """Plain until 20 %, then 1.25 times as fast until 60 %, then plain: 0.4 − 0.32 is saved."""
     found = advice_of(

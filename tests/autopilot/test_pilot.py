@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter, Trial
 from sifting.autopilot.evidence import Evidence
@@ -22,6 +22,7 @@ from tests.helpers.piloted import (
     BATCH,
     STEPS,
     Points,
+    draw,
     fingerprint,
     held_out,
     looking,
@@ -245,9 +246,30 @@ def test_batches_that_no_scorer_fits_are_trained_as_they_are() -> None:
     assert sifter.stats().steps == 60
 
 
+def test_held_out_samples_that_share_a_generator_with_the_loader_change_no_batch() -> None:
+    """One generator for all loaders is how a run is made reproducible; what is held out is read alike again."""
+    given, read = [], []
+    for looks in (False, True, True):
+        shared = torch.Generator().manual_seed(1)
+        data = Points()
+        loader = DataLoader(data, BATCH, shuffle=True, generator=shared)
+        own = DataLoader(TensorDataset(*draw(300, 4)), 50, shuffle=True, generator=shared)
+        if read:  # as after a resume, when it has drawn more
+            own.generator.manual_seed(2)
+        model = make_model()
+        trial = Trial(held_out=own, updates=STEPS) if looks else None
+        sifter = looking(Sifter(model, trial=trial), 20)
+        given.append([x for x, _ in train(model, sifter(loader), steps=80)])
+        if looks:
+            assert sifter.pilot is not None
+            read.append(sifter.pilot.held_out._batches)
+    assert all(torch.equal(a, b) for a, b in zip(given[0], given[1], strict=True))
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(*read, strict=True))
+
+
 def test_held_out_without_a_batch_is_refused() -> None:
     model = make_model()
-    sifter = Sifter(model, trial=Trial(held_out=[], updates=100))
+    sifter = Sifter(model, trial=Trial(held_out=iter([]), updates=100))
     with pytest.raises(ValueError, match="holds no batch"):
         for _ in train(model, sifter(DataLoader(Points(), BATCH)), steps=3):
             pass

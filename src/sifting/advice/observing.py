@@ -16,8 +16,11 @@ from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.saving import LENGTHS
 from sifting.training.assemble import assemble
 from sifting.training.config import RunConfig
+from sifting.training.engine import Engine
 from sifting.training.problem import Problem
 
+STRETCH = 16  # updates at a time
+SAID = 2  # updates after which what has been found is in the log
 EFFORT = 0.25  # share of the plain run's time that looks and trials may take beside it
 NO_HELD_OUT = (
     "no held-out samples: what is said goes by new samples, as long as any came, and by kept loss, which cannot "
@@ -106,7 +109,7 @@ def advise(
         if pilot.trials is not None:
             pilot.trials.lengths = LENGTHS
         engine.watch = note
-        engine.advance(seen)
+        given_up = _advance(engine, pilot, done + seen)
         engine.finish()
     notes = [] if problem.held_out is not None else [NO_HELD_OUT]
     if problem.held_out is not None and not pilot.held_out.looks:
@@ -121,7 +124,12 @@ def advise(
         notes.append(
             f"begun at update {done} of {start}: {updates} updates are what is left of the run"
         )
-    if part < 1:
+    if given_up:
+        seen = engine.update - done
+        notes.append(
+            f"left after {seen} of {updates} updates: nothing that the rest could show would make choosing pay"
+        )
+    elif part < 1:
         notes.append(
             f"the rest of the run is assumed to be like the last phase seen, at {part:.0%}"
         )
@@ -136,6 +144,18 @@ def advise(
         metrics=engine.progress.last or {},
         overhead=_overhead(pilot, problem.batch, updates * config.accumulate),
     )
+
+
+def _advance(engine: Engine, pilot: Pilot, last: int) -> bool:
+    """Train until an update, or until choosing is found to take too long to pay: whether it is."""
+    while engine.update < last and not pilot.pacing.hopeless:
+        before = engine.update
+        engine.advance(min(STRETCH, last - before))
+        if engine.update == before:  # stopped
+            return False
+    if engine.update < last:  # until it has said so
+        engine.advance(min(SAID, last - engine.update))
+    return engine.update < last
 
 
 def check_asked(*, updates: int, part: float, effort: float) -> None:

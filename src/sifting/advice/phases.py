@@ -67,7 +67,9 @@ def _rows(record: Mapping[str, Any], explore: float) -> Iterable[Row]:
             yield replace(row, share=share, error=error)
             continue
         low, value, high = (
-            speedup(min(1.0, share + k * error), ratio=key[1], explore=explore) / (1 + cost)
+            # a share above 1, where the others get worse, is no surer for that
+            speedup(min(1.0, min(1.0, share) + k * error), ratio=key[1], explore=explore)
+            / (1 + cost)
             for k in (-SURE, 0.0, SURE)
         )
         yield replace(row, share=share, error=error, speedup=Range(value, low, high))

@@ -14,11 +14,12 @@ from torch import Tensor
 
 from sifting.autopilot.options import LADDER, Option
 from sifting.exits.scoring import Scorer
+from sifting.log import say
 from sifting.measure.kept_loss import GradientAgreement, agreement, kept_loss, products
 from sifting.model.call import logits_of
 
 FADE = 0.95  # weight of what is known beside the next step's
-FEWEST = 8  # steps before anything is concluded from them
+FEWEST = 8  # steps before anything is concluded from them, or from there being none
 
 
 class Evidence:
@@ -161,3 +162,19 @@ def below_random(masses: Sequence[float], ratio: int) -> bool:
         return False
     found = torch.tensor(masses, dtype=torch.float64)
     return bool(found.mean() + found.std() / math.sqrt(len(masses)) < 1 / ratio)
+
+
+def say_unheard(batches: int, *, read: int) -> None:
+    """Say, once, that no losses of what is trained reach the autopilot.
+
+    Args:
+        batches: that scorers were compared on, whose losses were waited for in vain.
+        read: losses of steps that were read.
+    """
+    if batches == FEWEST and read == 0:
+        say(
+            f"the losses of {batches} batches that scorers were compared on did not reach the autopilot, which "
+            "therefore knows no kept loss: call sifter.observe(losses) with one loss for each sample that "
+            "is trained, or train the model that the sifter was given, on each batch as a whole and with "
+            "logits that fit its labels"
+        )

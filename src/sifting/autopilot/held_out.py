@@ -18,14 +18,14 @@ from sifting.autopilot.looks import FEWEST as FEWEST_SAMPLES
 from sifting.autopilot.noted import Noted
 from sifting.autopilot.options import Judged, Option
 from sifting.autopilot.others import Others
-from sifting.autopilot.trial import Trial, naming_held_out, read_held_out
+from sifting.autopilot.trial import NO_BATCH, Trial, naming_held_out, read_held_out
+from sifting.data.by_index import seeded_alike
 from sifting.exits.auto import MEMORY, PREDICTED, AutoExit
 from sifting.exits.scoring import Scorer
 from sifting.log import say
 from sifting.measure.learning import Progress
 from sifting.measure.meter import Meter
 from sifting.parallel.detect import reshard
-from sifting.rng import RandomState
 
 MOST = 10_000  # held-out samples that are kept at most
 AVERAGED = 0.02  # share of the run whose weights are averaged
@@ -106,9 +106,7 @@ class HeldOut:
         if not given:
             return
         if not batches:
-            raise ValueError(
-                "held_out= of the Trial holds no batch: give samples that are not trained"
-            )
+            raise ValueError(NO_BATCH)
         if saved is None:
             plan = self.plan_with(size, there)
         else:
@@ -160,6 +158,9 @@ class HeldOut:
                 and all(part.labels is not None for part in plan.parts)
             ):
                 raise ValueError("it has no labels, and batches that are trained have")
+        if not self.scorer.sharded:
+            with self.scorer.busy():
+                self.trial.try_loss(self.scorer.model, self.scorer.moved(some))
         reshard(self.scorer.model)  # a forward leaves the outermost parameters gathered
         self.scorer.plan = plan
         return known
@@ -168,16 +169,12 @@ class HeldOut:
         """The samples, read once: without a trace in the random streams, and alike on resuming."""
         assert self.trial.held_out is not None
         if self._read is None:
-            streams = RandomState.now()
-            try:
-                torch.default_generator.manual_seed(0)  # a loader that shuffles does it alike
+            with seeded_alike(self.trial.held_out):  # so that one that shuffles does it alike
                 self._read = read_held_out(
                     self.trial.held_out,
                     most=max(FEWEST_SAMPLES, min(most, MOST)),
                     size=self.scorer.call.samples.size,
                 )
-            finally:
-                streams.restore()
         return self._read
 
     def look(self, step: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import Subset
 
 from sifting.data.tree import describe
 from sifting.measure.audit import warn_user
 from sifting.model.failed_call import FAILURES
+from sifting.model.no_trace import buffers_of, no_trace, put_buffers_back
 
 
 @dataclass(frozen=True)
@@ -86,14 +89,78 @@ class Trial:
             raise TypeError(
                 f"loss={self.loss!r}: give a function loss(model, batch) that returns a scalar"
             )
+        if self.loss is not None and not _takes_two(self.loss):
+            raise TypeError(
+                f"loss={getattr(self.loss, '__name__', self.loss)}{inspect.signature(self.loss)} cannot be called "
+                "with a model and a batch: give a function loss(model, batch) that returns a scalar"
+            )
         if self.optimizer is not None and not hasattr(self.optimizer, "param_groups"):
             raise TypeError(
                 f"optimizer={type(self.optimizer).__name__}: give the torch.optim optimizer that trains the model"
             )
         self._check_schedule()
-        if self.held_out is not None and not isinstance(self.held_out, Iterable):
+        self._check_held_out()
+
+    def _check_held_out(self) -> None:
+        held_out = self.held_out
+        if held_out is None:
+            return
+        if isinstance(held_out, Tensor | str | bytes | Mapping) or not isinstance(
+            held_out, Iterable
+        ):
+            # a data set gives samples, and a tensor or a dictionary of them is one batch
+            one = isinstance(held_out, Tensor | Mapping)
+            remedy = ": [batch] where it is one" if one else ", as DataLoader(data, batch_size) is"
             raise TypeError(
-                f"held_out={self.held_out!r}: give batches of held-out samples, a list or a loader"
+                f"held_out={describe(held_out) if one else repr(held_out)}: give batches of held-out samples, a "
+                f"list or a loader{remedy}"
+            )
+        with suppress(TypeError):  # a loader of a stream has no length
+            if isinstance(held_out, Sized) and len(held_out) == 0:
+                raise ValueError(NO_BATCH)
+
+    def check_model(self, model: nn.Module) -> None:
+        """Refuse an optimizer that trains another model.
+
+        Args:
+            model: that the sifter is made of.
+        """
+        if self.optimizer is None:
+            return
+        trained = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        if trained.isdisjoint(map(id, model.parameters())):
+            raise ValueError(
+                f"optimizer= of the Trial has no parameter of this {type(model).__name__}: give the one that "
+                "trains it, made of model.parameters()"
+            )
+
+    def try_loss(self, model: nn.Module, batch: Any) -> None:
+        """Refuse a loss that is no scalar: a trial, which goes backward from it, may be hours away.
+
+        One that raises is left to a trial: it may be that it cannot be had of so few samples, or of a model
+        in eval mode.
+
+        Args:
+            model: that is trained.
+            batch: a few held-out samples.
+        """
+        if self.loss is None:
+            return
+        buffers = [(module, buffers_of(module)) for module in model.modules()]
+        try:
+            with no_trace(model):
+                found = self.loss(model, batch)
+        except FAILURES:
+            return
+        finally:  # a loss may put the model into train mode itself
+            for module, copies in buffers:
+                # not for nothing: one may belong to a graph that the user still holds
+                if any(saved and not torch.equal(*saved[:2]) for saved in copies.values()):
+                    put_buffers_back(module, copies, always=True)
+        if not isinstance(found, Tensor) or found.numel() != 1:
+            raise TypeError(
+                f"loss= of the Trial returned {describe(found)}: give a function loss(model, batch) that returns "
+                "a scalar tensor, the mean over the batch"
             )
 
     def _check_schedule(self) -> None:
@@ -129,6 +196,7 @@ def read_held_out(batches: Iterable[Any], *, most: int, size: Callable[[Any], in
     return found
 
 
+NO_BATCH = "held_out= of the Trial holds no batch: give samples that are not trained"
 TRAINED = (
     "held_out= is the data that is trained: samples that were trained say nothing of what is still to be learned, "
     "and the autopilot would go by what is learned by heart. Hold samples back that are not trained, or leave "
@@ -144,15 +212,41 @@ def trained_too(held_out: Any, loader: Any) -> bool:
     >>> trained_too(*loaders), trained_too(torch.utils.data.DataLoader([4]), loaders[0])
     (True, False)
 
-    A copy, or a part, is not seen.
+    So are parts (`Subset`) of one data set that overlap. A copy is not seen.
     """
     if held_out is None:
         return False
-    one, other = (getattr(given, "dataset", given) for given in (held_out, loader))
+    (one, some), (other, more) = (
+        _part(getattr(given, "dataset", given)) for given in (held_out, loader)
+    )
+    if one is other:
+        return some is None or more is None or not some.isdisjoint(more)
     marks = [
         getattr(data, "_fingerprint", None) for data in (one, other)
     ]  # of Hugging Face's datasets
-    return one is other or (None not in marks and marks[0] == marks[1])
+    return None not in marks and marks[0] == marks[1]
+
+
+def _part(data: Any) -> tuple[Any, set[int] | None]:
+    """The data set that a part is of, and which of its samples; None for all."""
+    indices: list[int] | None = None
+    while isinstance(data, Subset):
+        own = [int(i) for i in data.indices]
+        indices, data = own if indices is None else [own[i] for i in indices], data.dataset
+    return data, None if indices is None else set(indices)
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with two arguments, as far as it says."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some that are built in do not say
+        return True
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return False
+    return True
 
 
 def say_if_trained(held_out: Any, loader: Any) -> None:

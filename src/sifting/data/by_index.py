@@ -6,6 +6,7 @@ import random
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch.utils.data import (
 
 from sifting.data.stream import plain_indices
 from sifting.data.twin import draws_by_index
+from sifting.rng import RandomState
 
 FEW = 1_000_000  # indices that are shuffled as a whole; of more, single ones are drawn
 SEEN = 20_000  # indices that are remembered where the sampler's own cannot be determined
@@ -150,6 +152,14 @@ class OwnStreams:
     def __init__(self, data: Any) -> None:
         self._kept = [(found, _state(found)) for found in _generators(data)]
 
+    def seed(self) -> None:
+        """Begin those of torch and of Python anew, as they would begin at any other time."""
+        for found, _ in self._kept:
+            if isinstance(found, torch.Generator):
+                found.manual_seed(0)
+            elif isinstance(found, random.Random):
+                found.seed(0)
+
     def restore(self) -> None:
         """Put them back to where they were."""
         for found, state in self._kept:
@@ -161,6 +171,38 @@ class OwnStreams:
                 found.bit_generator.state = state
             else:
                 found.set_state(state)
+
+
+@contextmanager
+def seeded_alike(loader: Any) -> Iterator[None]:
+    """While open, what is read by a loader is drawn as it would be at any other time; no stream shows it.
+
+    >>> from torch.utils.data import DataLoader
+    >>> own = torch.Generator().manual_seed(3)
+    >>> loader, before = DataLoader(range(8), shuffle=True, generator=own), own.get_state()
+    >>> with seeded_alike(loader):
+    ...     first = torch.cat(list(loader)).tolist()
+    >>> bool((own.get_state() == before).all())
+    True
+    >>> own.manual_seed(4) is own
+    True
+    >>> with seeded_alike(loader):
+    ...     torch.cat(list(loader)).tolist() == first
+    True
+
+    Its own generators may be those of the loader that is trained.
+    """
+    streams = RandomState.now()
+    held = [OwnStreams(loader), OwnStreams(getattr(loader, "dataset", None))]
+    try:
+        torch.default_generator.manual_seed(0)
+        for found in held:
+            found.seed()
+        yield
+    finally:
+        streams.restore()
+        for found in reversed(held):
+            found.restore()
 
 
 def _state(found: Any) -> Any:

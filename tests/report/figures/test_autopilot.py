@@ -25,6 +25,19 @@ def test_evidence_and_ratio_are_drawn_of_the_first_run_that_decided(tmp_path: Pa
         assert drawing.file("png")[:4] == b"\x89PNG"
 
 
+def test_a_run_that_selected_goes_before_one_that_never_did(tmp_path: Path) -> None:
+    (experiment,) = collect([folder_of(tmp_path, RECORDS)]).experiments
+    entry = next(e for e in experiment.entries if e.curve.arm == "auto")
+    never = replace(
+        entry,
+        run=replace(entry.run, metrics=[r for r in RECORDS if not r.get("changed")]),
+        curve=replace(entry.curve, seed=7),
+    )
+    for entries, seed in (([never, entry], 0), ([never], 7)):
+        first, _ = autopilot_drawings(replace(experiment, entries=entries))
+        assert first.title == f"What it went by (auto, seed {seed})"
+
+
 def test_the_ratio_is_what_was_decided_last_until_the_end(tmp_path: Path) -> None:
     (experiment,) = collect([folder_of(tmp_path, RECORDS)]).experiments
     *_, ratio = autopilot_drawings(experiment)

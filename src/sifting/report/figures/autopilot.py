@@ -18,11 +18,12 @@ HIGHEST = 2.0  # agreement that is shown
 
 
 def drawings(experiment: Experiment) -> Iterator[Drawing]:
-    """Two figures for the first run that has decisions: what it went by, and what it did."""
-    for entry in experiment.entries:
-        decided, tried = read_decisions(entry)
-        if not decided:
-            continue
+    """Two figures for a run that has decisions, the first that selected: what it went by, and what it did."""
+    known = [(entry, *read_decisions(entry)) for entry in experiment.entries]
+    known = [one for one in known if one[1]]
+    # of runs that trained everything, as some seeds may, there is less to be seen
+    known.sort(key=lambda one: not any(decision.changed for decision in one[1]))
+    for entry, decided, tried in known:
         name = f"{clip(entry.curve.arm, 40)}, seed {entry.curve.seed}"
         table = decision_table(name, decided, tried)
         end = max(float(entry.curve.steps[-1]) if len(entry.curve) else 0.0, decided[-1].update)
