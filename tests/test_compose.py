@@ -171,16 +171,28 @@ def test_a_setting_that_one_of_them_leaves_out_is_said_both_ways(
 
 
 @pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
-def test_costs_of_the_exit_in_use_are_those_that_were_measured(net: Net) -> None:
-    sifter = Sifter(net, exit=1, score="loss", keep=0.5, audit_every=1)
-    (unknown,) = costs_of(sifter.exit, sifter.stats())
+@pytest.mark.parametrize("keep", [0.5, 0.25])
+def test_costs_of_the_exit_in_use_are_those_that_were_measured(net: Net, keep: float) -> None:
+    sifter = Sifter(net, exit=1, score="loss", keep=keep, audit_every=1, warmup_steps=1)
+    (unknown,) = costs_of(sifter._scorer, sifter.stats(), keep=keep)
     assert not unknown.known
-    for x, _ in sifter(candidates(4)):
+    for x, _ in sifter(candidates(8)):
         net(x)
-    (way,) = costs_of(sifter.exit, sifter.stats())
+    stats = sifter.stats()
+    (way,) = sifter.costs()
     assert way.used
     assert way.known
-    assert way.recall == sifter.stats().recall
+    assert way.recall == stats.recall
+    assert stats.rho_approx is not None
+    assert way.kept_loss == pytest.approx(keep * stats.rho_approx)
+    assert way.gain == pytest.approx(stats.rho_approx / (1 + way.cost))
+
+
+@pytest.mark.parametrize("options", [{"keep": 1.0}, {"policy": "random", "keep": 0.5}], ids=str)
+def test_where_nothing_is_scored_there_are_no_costs(net: Net, options: dict[str, Any]) -> None:
+    costs = Sifter(net, **options).costs()
+    assert len(costs) == 0
+    assert "nothing is scored" in str(costs)
 
 
 def test_alone_there_are_no_ranks_to_join(net: Net) -> None:

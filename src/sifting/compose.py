@@ -191,22 +191,30 @@ def make_economy(exit: Exit, generator: torch.Generator, **asked: Any) -> Econom
     return economy
 
 
-def costs_of(exit: Exit, stats: Stats) -> Costs:
-    """What ways of scoring cost and tell: those that were compared, or the one in use."""
-    compared = exit.compared()
+def costs_of(scorer: Scorer, stats: Stats, *, keep: float) -> Costs:
+    """What ways of scoring cost and tell: those that were compared, or the one in use.
+
+    Args:
+        keep: share that is kept now.
+    """
+    if scorer.idle:
+        return Costs([], "nothing is scored: keep=1 and policy='random' choose without it")
+    compared = scorer.exit.compared()
     if compared is not None:
         return compared
     unknown = math.nan
     timed = stats.selections and stats.seconds_between > 0
     step = stats.seconds_between / stats.steps if timed else unknown
     cost = stats.seconds_scoring / stats.selections / step if timed else unknown
-    kept = stats.samples_trained / stats.candidates_seen if stats.candidates_seen else unknown
+    if keep == 1 and stats.candidates_seen:  # for the time being
+        keep = stats.samples_trained / stats.candidates_seen
     ranks, recall, rho = (
         unknown if value is None else value
         for value in (stats.rank_correlation, stats.recall, stats.rho_approx)
     )
     note = "" if stats.audits else "not audited yet, so how well it ranks is not known"
-    return Costs([WayCost(repr(exit), cost, ranks, recall, rho * kept, used=True)], note)
+    way = WayCost(repr(scorer.exit), cost, ranks, recall, rho * keep, used=True, keep=keep)
+    return Costs([way], note)
 
 
 def group_of(model: nn.Module) -> dist.ProcessGroup | None:

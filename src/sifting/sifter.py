@@ -321,7 +321,7 @@ class Sifter:
 
         With exit="auto" and a fixed `keep`, all that were compared; else the exit in use, by its audits.
         """
-        return compose.costs_of(self.exit, self.stats())
+        return compose.costs_of(self._scorer, self.stats(), keep=self.schedule.keep_at(self.step))
 
     def state_dict(self, *, epoch_over: bool = False) -> dict[str, Any]:
         """Everything needed to continue identically, as plain tensors and numbers.

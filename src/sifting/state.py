@@ -24,13 +24,15 @@ VERSION = 4  # of a state
 def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
     """The state of a sifter; see `Sifter.state_dict`."""
     # first: until it is scored, an exit has something to set aside
-    ahead = None if sifter.beside is None else sifter.beside.state_dict()
+    beside = sifter.beside
+    ahead = None if beside is None else beside.state_dict()
     cursor = sifter.cursor.state_dict()
+    own = sifter._generator.get_state()
     return {
         "version": VERSION,
         "settings": sifter.settings(),
         "asked": sifter.asked,
-        "generator": sifter._generator.get_state(),
+        "generator": own if beside is None or epoch_over else beside.generator_state(),
         "autocast": sifter._scorer.autocast,
         "economy": sifter._scorer.economy.state_dict(),
         "graphs": sifter._scorer.graphs.plain(),
@@ -41,7 +43,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
         "under_way": sifter.observer.under_way,
         "budget": None if sifter.budget is None else sifter.budget.state_dict(),
         "reference": None if sifter.reference is None else sifter.reference.state_dict(),
-        "ahead": None if ahead is None or epoch_over else ahead,
+        "ahead": None if epoch_over else ahead,
         **({"padding": sifter.filling.state_dict()} if sifter.filling.found else {}),
     }
 

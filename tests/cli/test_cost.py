@@ -69,6 +69,7 @@ def test_the_report_names_what_it_is_of(capsys):
         (["--exit", "first"], "--exit first: give a block number, or 'last'"),
         (["--exit", "13"], "exit=13 is not a block of a model with 12: choose 1 to 12, or 'last'"),
         (["--batch", "1", "--keep", "0.6"], "batch=1 is not keep=0.6"),
+        (["--keep", "1"], "keep=1 trains every candidate, and nothing is scored"),
         (["nowhere.json"], "nowhere.json"),
         (["--tflops", "0"], "tflops=0.0: give a speed above 0"),
         (["--devices", "0"], "devices=0"),

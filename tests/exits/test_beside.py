@@ -286,6 +286,41 @@ def test_a_state_taken_in_flight_goes_on_identically(exit: str, kind: str, tmp_p
     assert again.stats().audits == sifter.stats().audits
 
 
+@pytest.mark.parametrize("kind", ["samples", "pool"])
+@pytest.mark.parametrize("exit", ["block", "tuned"])
+def test_a_state_taken_after_the_loop_was_left_goes_on_identically(exit: str, kind: str) -> None:
+    """What was scored ahead had weights that nobody has any more, so it is part of the state."""
+    options = {**EXITS[exit], "explore": 0.25, "audit_every": 0}
+    seed_everything()
+    whole = train(Sifter(make_net(), ahead=1, **options), make_loader_of(kind))
+    for steps in (2, 3, 5):
+        seed_everything()
+        sifter, loader = Sifter(make_net(), ahead=1, **options), make_loader_of(kind)
+        optimizer = torch.optim.Adam(sifter.model.parameters(), lr=0.05)
+        assert train(sifter, loader, steps=steps, optimizer=optimizer) == whole[:steps]
+        streams_then = RandomState.now()
+        again = Sifter(sifter.model, ahead=1, **options)
+        again.load_state_dict(sifter.state_dict())
+        streams_then.restore()
+        rest = train(again, loader, steps=STEPS - steps, optimizer=optimizer)
+        assert rest == whole[steps:]
+
+
+def test_what_was_left_is_of_no_use_once_something_else_was_drawn() -> None:
+    sifter = Sifter(make_net(), ahead=1, audit_every=0, explore=0.25, **EXITS["block"])
+    loader = make_loader_of("samples")
+    train(sifter, loader, steps=4)
+    assert sifter.state_dict()["ahead"] is not None
+    assert sifter.state_dict(epoch_over=True)["ahead"] is None
+    sifter.select(next(iter(loader)))
+    assert sifter.state_dict()["ahead"] is None
+    train(sifter, loader, steps=4)
+    assert sifter.state_dict()["ahead"] is not None
+    for _ in sifter(loader):
+        pass
+    assert sifter.state_dict()["ahead"] is None, "the epoch is over"
+
+
 def test_keep_one_and_warm_up_are_the_plain_loop() -> None:
     for options in ({"keep": 1.0}, {"warmup_steps": 99}, {"policy": "random", "keep": 1.0}):
         sifter = Sifter(make_net(), keep=1.0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import transformers as hf
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from sifting import InputExit, Sifter
 from sifting.exits.input import ALWAYS
 from sifting.exits.tuned import TunedExit
+from sifting.model.features import pooled_input
 
 
 def image_batch(size: int = 12) -> tuple[Tensor, Tensor]:
@@ -152,3 +155,65 @@ def test_what_it_looks_at_is_found_beside_lists_of_any_length() -> None:
         x, y = torch.randn(size, 5), torch.arange(size) % 3
         boxes = [torch.randn(1 + i % 3, 4) for i in range(size)]
         assert torch.equal(beside.select((boxes, x, y)).scores, alone.select((x, y)).scores)
+
+
+class Masked(nn.Module):
+    """A classifier of vectors at positions, of which a mask tells those that count."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, attention_mask: Tensor) -> Tensor:
+        weighed = torch.relu(self.inner(x)) * attention_mask[..., None]
+        found: Tensor = self.outer(weighed.sum(1) / attention_mask.sum(1, keepdim=True))
+        return found
+
+
+def test_scores_are_of_what_a_batch_is_now() -> None:
+    """The same tensors with another mask, or written to in a way that torch does not count."""
+    masked = Sifter(
+        Masked(),
+        exit="input",
+        keep=0.5,
+        forward=lambda model, batch: model(batch["x"], batch["attention_mask"]),
+    )
+    x, y = torch.randn(12, 6, 8), torch.arange(12) % 3
+    short = torch.ones(12, 6)
+    short[:, 2:] = 0
+    batch = {"x": x, "attention_mask": torch.ones(12, 6), "labels": y}
+    for _ in range(4):
+        masked.select(batch)
+    whole = masked.score(batch)
+    found = masked.score({**batch, "attention_mask": short})
+    assert torch.equal(found, masked.score({**batch, "x": x.clone(), "attention_mask": short}))
+    assert not torch.equal(found, whole)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 3))
+    sifter = Sifter(model, exit="input", keep=0.5)
+    images, labels = image_batch()
+    for _ in range(4):
+        sifter.select((images, labels))
+    sifter.score((images, labels))
+    images.numpy()[:] = images.flip(0).numpy()
+    assert torch.equal(sifter.score((images, labels)), sifter.score((images.clone(), labels)))
+
+
+def test_another_score_of_the_same_batch_pools_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 3))
+    exit, batch = InputExit(), image_batch()
+    sifter = Sifter(model, exit=exit, keep=0.5)
+    sifter.select(batch)
+    pooled: list[int] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Tensor:
+        pooled.append(1)
+        return pooled_input(*args, **kwargs)
+
+    monkeypatch.setattr("sifting.exits.input.pooled_input", counted)
+    sifter.score(batch)
+    plan = sifter._scorer.plan
+    assert plan is not None
+    found = exit.score_again(plan, model, batch, "loss")
+    assert len(pooled) == 1
+    assert torch.equal(exit.score_again(plan, model, batch, "loss"), found)
+    assert len(pooled) == 2, "what came before is not kept"

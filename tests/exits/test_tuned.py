@@ -405,3 +405,14 @@ def test_graphs_are_predicted_from_their_nodes() -> None:
     for _ in range(60):
         assert sifter.select(batch).batch.num_graphs == 6
     assert sifter.score(batch).mean() < before.mean()
+
+
+def test_a_module_that_is_none_or_does_not_run_is_named() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
+    model[1].register_module("spare", nn.Linear(2, 2))
+    sifter = Sifter(model, exit=TunedExit("1.spare"), keep=0.5)
+    with pytest.raises(ValueError, match=r"the exit's module '1.spare', a Linear, did not run"):
+        sifter.select((torch.randn(4, 8), torch.arange(4) % 3))
+    for at in ("", True, 2.5):
+        with pytest.raises(TypeError, match=f"at={at!r}: give a block number from 1, or a module"):
+            TunedExit(at)  # type: ignore[arg-type]

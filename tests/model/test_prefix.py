@@ -254,6 +254,19 @@ def test_frozen_backbones_of_images(exit: str) -> None:
     assert found[True] == pytest.approx(found[False], abs=1e-6)
 
 
+def test_the_default_exit_of_a_linear_probe_is_early_and_hands_on() -> None:
+    model = frozen_images()
+    sifter = Sifter(model, exit="tuned", score="loss", keep=0.5, reuse=True, audit_every=0)
+    data = TensorDataset(torch.randn(64, 1, 4, 4), torch.arange(64) % 5)
+    for x, y in sifter(DataLoader(data, 8)):
+        F.cross_entropy(model(x), y).backward()
+    assert repr(sifter.exit).startswith("TunedExit(stem")
+    reuse = sifter._scorer.reuse
+    assert reuse is not None
+    assert reuse.prefix is not None
+    assert reuse.prefix.reused == sifter.step
+
+
 def test_where_everything_is_trained_the_whole_model_has_nothing_to_hand_on() -> None:
     net = make_net(frozen=0).requires_grad_(True)
     with pytest.warns(SiftingWarning, match="nothing of the model comes before what is trained"):

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+import transformers as hf
 
+from sifting import Sifter
 from sifting.model.call import Call
 from sifting.model.parts import Part
 from sifting.model.viewing import View, check_seen
-from tests.helpers.models import token_batch
+from tests.helpers.models import SMALL, token_batch
 
 
 def test_every_member_of_a_sequence_is_cut() -> None:
@@ -30,6 +32,25 @@ def test_every_member_of_a_sequence_is_cut() -> None:
     assert seen["next_sentence_label"] is batch["next_sentence_label"]
     assert seen["names"] == batch["names"]
     assert batch["input_ids"].shape == (6, 10)  # the user's own is as it was
+
+
+@pytest.mark.parametrize("shape", [(6, 1, 10, 10), (6, 1, 1, 10), (6, 10)])
+def test_attention_masks_of_every_shape_are_cut(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    model = hf.BertForMaskedLM(hf.BertConfig(**SMALL)).eval()
+    batch = {**token_batch(length=10), "attention_mask": torch.rand(shape) > 0.2}
+    batch["attention_mask"][..., 2:4] = True
+    place = tuple(slice(2, 6) if n == 10 else slice(None) for n in shape)
+    short = {name: batch[name][:, 2:6].contiguous() for name in ("input_ids", "labels")}
+    short["attention_mask"] = batch["attention_mask"][place]
+    viewed = Sifter(model, exit=1, score="loss", keep=0.5, view=(2, 6)).score(batch)
+    assert torch.equal(viewed, Sifter(model, exit=1, score="loss", keep=0.5).score(short))
+
+
+def test_a_mask_of_pairs_without_heads_is_cut_along_both() -> None:
+    batch = {**token_batch(length=10), "attention_mask": torch.ones(6, 10, 10).tril()}
+    seen = View((2, 6))(Call(), batch)["attention_mask"]
+    assert torch.equal(seen, torch.ones(6, 4, 4).tril())
 
 
 def test_a_batch_that_is_no_longer_is_left_alone() -> None:
@@ -80,6 +101,10 @@ def test_what_is_no_view_is_refused_by_its_value(
     [
         ((torch.zeros(4, 12), torch.zeros(4).long()), "neither images .* nor tokens"),
         ((torch.zeros(4, 3, 8, 8), torch.zeros(4, 8, 8).long()), "are of each pixel"),
+        (
+            {"input_ids": torch.ones(2, 8).long(), "decoder_input_ids": torch.ones(2, 6).long()},
+            "sequences of 6 and 8 tokens",
+        ),
         (
             {"input_ids": torch.ones(2, 8).long(), "start_positions": torch.zeros(2).long()},
             "start_positions",

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sifting.model.no_trace import no_trace
-from sifting.model.places import candidate_places
+from sifting.model.places import candidate_places, find_place
 from sifting.model.work import Work
 
 
@@ -61,6 +61,16 @@ def test_frozen_layers_and_positions_are_no_places() -> None:
     x = torch.randn(2, 4)
     with no_trace(model):
         assert [p.path for p in candidate_places(model, lambda: model(x))] == ["hidden"]
+
+
+def test_a_frozen_backbone_has_places_too() -> None:
+    """What is trained of a linear probe is its last layer, after all of the work."""
+    body = nn.Sequential(*[nn.Linear(16, 16) for _ in range(8)]).requires_grad_(False)
+    model, x = nn.Sequential(body, nn.Linear(16, 2)), torch.randn(2, 16)
+    with no_trace(model):
+        places = candidate_places(model, lambda: model(x))
+        assert [p.path for p in places][:2] == ["0.0", "0.1"]
+        assert find_place(model, lambda: model(x), size=2).share == pytest.approx(1 / 8, abs=0.02)
 
 
 def test_work_is_counted_by_when_each_module_has_ended() -> None:

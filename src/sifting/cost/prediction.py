@@ -114,6 +114,10 @@ def predict(
     _check_ways(rows=rows, view=view, reuse=reuse, ahead=ahead, idle=idle)
     less: dict[str, Any] = {"labelled": labelled, "rows": rows, "view": view}
     scoring_ratio(shape, exit=exit, keep=keep, **less)  # says what is wrong with them
+    if keep == 1:
+        raise ValueError(
+            "keep=1 trains every candidate, and nothing is scored: give a share below 1"
+        )
     candidates = round(batch / keep)
     if kept_count(keep, candidates) != batch:
         raise ValueError(

@@ -238,7 +238,9 @@ class AutoExit(Exit):
         passed_B: Tensor,
     ) -> Tensor:
         looks = self.scorers[self.looks]
-        exit_B = None if looks.runs else looks.score(plan, model, batch, "loss", False)
+        exit_B: Tensor | None = None
+        if isinstance(looks, InputExit) and not looks.runs:
+            exit_B = looks.score_again(plan, model, batch, "loss")
         return features(losses_B, passed_B, scores_B, exit_B)
 
     def refined(

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,6 +43,20 @@ if TYPE_CHECKING:
     from sifting.exits.scoring import Scorer
 
 
+class Left(NamedTuple):
+    """What was drawn ahead when a loop was left, for a state that is taken then.
+
+    Attributes:
+        plain: as a state has it.
+        generator: state of the sifter's generator, with the positions that were drawn ahead.
+        undone: the same without them, by which it is told whether anything came after.
+    """
+
+    plain: dict[str, Any]
+    generator: Tensor
+    undone: Tensor
+
+
 class Beside:
     """Scores the candidates of the next step while this one is trained.
 
@@ -59,6 +73,7 @@ class Beside:
         self._handle: Any = None
         self._stream: Any = None
         self.owner: object = None  # of the epoch under way
+        self._left: Left | None = None  # what was drawn ahead when a loop was left
         _EVERY.add(self)
 
     def drawn(self, batch: Any, streams: RandomState) -> None:
@@ -174,7 +189,7 @@ class Beside:
 
     def drop(self) -> None:
         """Forget what was drawn ahead; nothing of it was learned yet."""
-        ahead, self.ahead = self.ahead, None
+        ahead, self.ahead, self._left = self.ahead, None, None
         if ahead is not None and ahead.future is not None:
             ahead.future.cancel()
             wait([ahead.future])
@@ -184,7 +199,7 @@ class Beside:
 
     def open(self) -> object:
         """Begin an epoch; gives what `close` takes. What a state named to be scored ahead stays."""
-        if self.ahead is not None and self.ahead.batch is not None:
+        if self.ahead is None or self.ahead.batch is not None:
             self.drop()
         self.owner = object()
         return self.owner
@@ -193,7 +208,7 @@ class Beside:
         """End the thread and let go of the optimizers, unless another epoch has begun meanwhile."""
         if owner is None or owner is not self.owner:
             return
-        self.drop()
+        self._leave()
         executor, self._executor = self._executor, None
         handle, self._handle = self._handle, None
         if handle is not None:
@@ -201,12 +216,32 @@ class Beside:
         if executor is not None:
             executor.shutdown(wait=True)
 
+    def _leave(self) -> None:
+        """The loop is left: who goes on draws again, but a state that is taken now knows what was scored."""
+        ahead, generator = self.ahead, self.scorer.economy.generator
+        known = ahead is not None and ahead.batch is not None
+        plain = ahead.to_plain() if known and ahead is not None else None
+        before = generator.get_state()
+        self.drop()
+        if plain is not None:
+            self._left = Left(plain, before, generator.get_state())
+
     def state_dict(self) -> dict[str, Any] | None:
         """What was drawn and scored ahead, for whoever continues from here: nobody has these weights again."""
-        ahead = self.ahead
-        if ahead is None:
-            return None
-        return ahead.to_plain()
+        left = self._left_now()
+        if left is not None:
+            return left.plain
+        return None if self.ahead is None else self.ahead.to_plain()
+
+    def generator_state(self) -> Tensor:
+        """The state of the sifter's generator that goes with `state_dict`."""
+        left = self._left_now()
+        return self.scorer.economy.generator.get_state() if left is None else left.generator
+
+    def _left_now(self) -> Left | None:
+        """What was left, unless something was drawn since."""
+        left, now = self._left, self.scorer.economy.generator.get_state()
+        return left if left is not None and torch.equal(left.undone, now) else None
 
     def _twins(self, plan: Plan) -> tuple[Exit, Plan]:
         assert self._replica is not None

@@ -6,7 +6,7 @@ Shapes: B samples, F pooled features.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -23,6 +23,15 @@ from sifting.plain import Plain
 
 ALWAYS, SELDOM = 200, 4  # batches from each of which it learns; of later ones, one in so many
 COUNT = "batches scored"  # in a state, beside the predictors
+
+
+class Pooled(NamedTuple):
+    """What was looked at of a batch, how often it was written by then, and what became of it."""
+
+    hidden: Tensor
+    version: int
+    mask: Tensor | None
+    features_BF: Tensor
 
 
 class InputExit(TunedExit):
@@ -54,9 +63,8 @@ class InputExit(TunedExit):
         self._member: Any = None  # of a batch that the model is given as it is
         self._by_losses = False  # whether it learns from exact losses, which the model is run for
         self._scored = 0  # batches from which it could have learned
-        self._last: tuple[Tensor, int, Tensor] | None = (
-            None  # given last, its version, its features
-        )
+        self._again = False  # while a batch is scored once more
+        self._last: Pooled | None = None  # what it looked at last
         self.always: float = ALWAYS
 
     def __repr__(self) -> str:
@@ -110,6 +118,14 @@ class InputExit(TunedExit):
             learn = self._scored <= self.always or self._scored % SELDOM == 0
         return super().score(plan, model, batch, score, learn)
 
+    def score_again(self, plan: Plan, model: nn.Module, batch: Any, score: Score) -> Tensor:
+        """Scores, by another score, of the batch that was scored just before: it is not pooled again."""
+        self._again = True
+        try:
+            return self.score(plan, model, batch, score, False)
+        finally:
+            self._again, self._last = False, None
+
     def rehearse(self) -> None:
         self._scored = max(self._scored, ALWAYS)
 
@@ -124,12 +140,13 @@ class InputExit(TunedExit):
         return model_input(model, lambda: plan.call.run(model, batch))
 
     def _pooled(self, model: nn.Module, hidden: Tensor, batch: Any) -> Tensor:
-        # one batch is at times scored by more than one score
-        last, version = self._last, -1 if hidden.is_inference() else hidden._version
-        if last is not None and last[0] is hidden and last[1] == version >= 0:
-            return last[2]
-        pooled_BF = pooled_input(hidden.detach().float(), widest=WIDEST, mask=mask_of(batch))
-        self._last = hidden, version, pooled_BF
+        last, self._last, mask = self._last, None, mask_of(batch)
+        version = -1 if hidden.is_inference() else hidden._version
+        same = self._again and last is not None and last.hidden is hidden and last.mask is mask
+        if same and last is not None and last.version == version >= 0:
+            return last.features_BF
+        pooled_BF = pooled_input(hidden.detach().float(), widest=WIDEST, mask=mask)
+        self._last = None if self._again else Pooled(hidden, version, mask, pooled_BF)
         return pooled_BF
 
     def learn(self, plan: Plan) -> None:

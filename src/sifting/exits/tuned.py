@@ -80,7 +80,7 @@ class TunedExit(Exit):
     default_explore = 0.25  # an insurance: even a tuned exit decays on data seen many times
 
     def __init__(self, at: int | str | None = None, *, lr: Rate = 1e-2, rows: int = 512) -> None:
-        if at is not None and (isinstance(at, bool) or not isinstance(at, int | str)):
+        if at == "" or isinstance(at, bool) or not isinstance(at, int | str | None):
             raise TypeError(f"at={at!r}: give a block number from 1, or a module's path")
         if rows < 1:
             raise ValueError(f"rows={rows!r} must be at least 1")
@@ -263,7 +263,7 @@ class TunedExit(Exit):
         if self.stack is not None:
             found = stopped_in(self.stack, self.k, run)
         else:
-            found = stopped_at(get_module(model, self.path, "at"), run)
+            found = stopped_at(get_module(model, self.path, "at"), run, path=self.path)
         return by_graph(found, batch)
 
     def _forward(self, plan: Plan, model: nn.Module, batch: Any) -> Any:

@@ -21,6 +21,7 @@ class WayCost:
         recall: share of the exact top half that is in the half with the highest scores.
         kept_loss: share μ of the candidates' loss that this half carries; 0.5 at random.
         used: whether candidates are scored so now.
+        keep: the share of the candidates that is judged, where it is not half.
     """
 
     name: str
@@ -29,15 +30,16 @@ class WayCost:
     recall: float
     kept_loss: float
     used: bool = False
+    keep: float = HALF
 
     @property
     def gain(self) -> float:
-        """Progress a second over that of the plain loop, at best: ρ = μ / ½ over 1 + cost.
+        """Progress a second over that of the plain loop, at best: ρ = μ / keep over 1 + cost.
 
         >>> WayCost("exit 1", cost=0.25, rank_correlation=0.8, recall=0.8, kept_loss=0.75).gain
         1.2
         """
-        return self.kept_loss / HALF / (1 + self.cost)
+        return self.kept_loss / self.keep / (1 + self.cost)
 
     @property
     def known(self) -> bool:

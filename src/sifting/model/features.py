@@ -30,38 +30,51 @@ class Stopped(Exception):
         self.output = output
 
 
-def stopped_at(module: nn.Module, run: Callable[[], Any]) -> Tensor:
+def stopped_at(module: nn.Module, run: Callable[[], Any], *, path: str = "") -> Tensor:
     """Run a model only until one of its modules has put out its result, and return that.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(2, 3), nn.Linear(9, 9))
     >>> stopped_at(model[0], lambda: model(torch.zeros(4, 2))).shape
     torch.Size([4, 3])
+
+    Args:
+        module: the one to stop at.
+        run: runs the model.
+        path: of the module, for messages.
     """
 
     def stop(module: nn.Module, args: Any, output: Any) -> None:
         raise Stopped(output)
 
-    return _caught(module, module.register_forward_hook(stop), run)
+    return _caught(module, module.register_forward_hook(stop), run, path=path)
 
 
 def _caught(
-    module: nn.Module, handle: RemovableHandle, run: Callable[[], Any], *, otherwise: str = ""
+    module: nn.Module,
+    handle: RemovableHandle,
+    run: Callable[[], Any],
+    *,
+    path: str = "",
+    otherwise: str = "",
 ) -> Tensor:
     """What a hook that stops the forward has caught; `otherwise` says why it may have caught nothing."""
+    named = (
+        f"module {path!r}, a {type(module).__name__},"
+        if path
+        else f"module, a {type(module).__name__},"
+    )
     try:
         with handle:
             run()
     except Stopped as stopped:
         found = first_tensor(stopped.output)
         if found is None:
-            raise ValueError(
-                f"the exit's module, a {type(module).__name__}, returned no tensor"
-            ) from None
+            raise ValueError(f"the exit's {named} returned no tensor") from None
         return found
     raise ValueError(
         otherwise
-        or f"the exit's module, a {type(module).__name__}, did not run in the model's forward: name one that "
+        or f"the exit's {named} did not run in the model's forward: name one that "
         "does with exit=TunedExit('path.to.module'), or choose exit='last'"
     )
 

@@ -66,7 +66,8 @@ class View:
                 f"view={self.size!r}: the batch is packed ({describe(batch)}), and a range of its rows would "
                 "cut documents off: leave view= out, rows= works there; or pass a function of the batch"
             )
-        length = _length(call, batch)
+        lengths = _lengths(call, batch)
+        length = lengths.pop() if len(lengths) == 1 else None
         if length is None and any(map(_is_image, leaves(batch))):
             return self._smaller(call, batch)
         return self._cut(call, batch, length, batch if host is None else host)
@@ -136,9 +137,13 @@ class View:
         assert not callable(self.size)
         first, end = (0, self.size) if isinstance(self.size, int) else self.size
         if length is None:
+            lengths = sorted(_lengths(call, batch))
+            held = "neither images (B, C, height, width) nor tokens (B, T)"
+            if lengths:
+                held = f"sequences of {' and '.join(map(str, lengths))} tokens"
             raise ValueError(
-                f"view={self.size!r}: the batch holds neither images (B, C, height, width) nor tokens (B, T) "
-                f"({describe(batch)}): pass view=lambda batch: … that returns a batch of smaller samples"
+                f"view={self.size!r}: the batch holds {held} ({describe(batch)}): pass view=lambda batch: … "
+                "that returns a batch of smaller samples"
             )
         labels = call.labels_of(batch)
         for name, value in labels.items():
@@ -161,7 +166,8 @@ class View:
                     "(they are padded on the left, or shorter than where it begins): pad on the right, "
                     "or pass view=lambda batch: … that returns a batch of shorter samples"
                 )
-        return _changed(batch, lambda leaf: _part(leaf, length, first, end))
+        pairs = mask_of(batch)
+        return _changed(batch, lambda leaf: _part(leaf, length, first, end, masks=leaf is pairs))
 
 
 _WAYS = (
@@ -232,22 +238,28 @@ def _is_tokens(leaf: Any) -> bool:
     return not leaf.is_floating_point() and not leaf.is_complex()
 
 
-def _length(call: Call, batch: Any) -> int | None:
-    """Positions of a batch's token sequences, by its inputs alone; None where it has none."""
+def _lengths(call: Call, batch: Any) -> set[int]:
+    """How many positions a batch's token sequences have, by its inputs alone."""
     labels = {id(value) for value in call.labels_of(batch).values()}
-    found = {leaf.shape[1] for leaf in leaves(batch) if _is_tokens(leaf) and id(leaf) not in labels}
-    return found.pop() if len(found) == 1 else None
+    return {leaf.shape[1] for leaf in leaves(batch) if _is_tokens(leaf) and id(leaf) not in labels}
 
 
 def _by_position(value: Tensor, length: int) -> bool:
     return value.ndim >= 2 and value.shape[1] == length
 
 
-def _part(leaf: Any, length: int, first: int, end: int) -> Any:
-    """A stretch of what has an entry for each position; masks of all pairs along both."""
+def _part(leaf: Any, length: int, first: int, end: int, *, masks: bool = False) -> Any:
+    """A stretch of what has an entry for each position; masks of all pairs along both.
+
+    Args:
+        masks: whether it is the batch's attention mask, of whatever shape.
+    """
     if not isinstance(leaf, Tensor) or leaf.is_nested or leaf.ndim < 2:
         return leaf
-    if leaf.ndim == 4 and leaf.shape[2:] == (length, length):
-        return leaf[:, :, first:end, first:end].contiguous()
+    if leaf.ndim > 2 and (masks or (leaf.ndim == 4 and leaf.shape[2:] == (length, length))):
+        for dim in (-2, -1):
+            if leaf.shape[dim] == length:
+                leaf = leaf.narrow(dim, first, min(end, length) - first)
+        return leaf.contiguous()
     # contiguous, since models reshape their inputs by `view`
     return leaf[:, first:end].contiguous() if leaf.shape[1] == length else leaf

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from sifting.model.values import first_tensor
 
+BACKBONE = (
+    0.1  # frozen layers with more of the work than this are no scaling of inputs, but a network
+)
 GRAIN = 0.2  # a module with more of the work than this is looked into
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -34,12 +37,14 @@ class Work:
         self.model = model
         self.done = 0.0
         self.total = 0.0
-        self.trained = False
+        self.trained = self.weighted = False
+        self.frozen = 0.0  # work before anything that is trained
         self.calls: dict[str, int] = {}
         self.begun: dict[str, float] = {}
         self.ended: dict[str, float] = {}  # in the order in which modules end
         self.outputs: dict[str, Tensor | None] = {}
         self.after_training: set[str] = set()
+        self.after_weights: set[str] = set()  # also frozen ones
 
     @classmethod
     def of(cls, model: nn.Module, run: RunModel) -> Work:
@@ -67,12 +72,18 @@ class Work:
     def _leaving(self, path: str) -> Callable[..., None]:
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             self.done += _work(module, args, output)
-            self.trained |= any(p.requires_grad for p in module.parameters(recurse=False))
+            own = list(module.parameters(recurse=False))
+            self.weighted |= bool(own)
+            self.trained |= any(p.requires_grad for p in own)
             self.ended.pop(path, None)
             self.ended[path] = self.done
             self.outputs[path] = first_tensor(output)
             if self.trained:
                 self.after_training.add(path)
+            else:
+                self.frozen = self.done
+            if self.weighted:
+                self.after_weights.add(path)
 
         return leave
 
@@ -94,14 +105,15 @@ class Work:
         """Modules that the model could be left at, in the order in which they end.
 
         They run once, after something that is trained and before all is done (unless there are no
-        others), and put out a row for each sample.
+        others), and put out a row for each sample. A frozen backbone has places too.
         """
         outer = self._outer()
+        after = self.after_weights if self.frozen > BACKBONE * self.total else self.after_training
         found = [
             path
             for path in self.ended
             if path in outer
-            and path in self.after_training
+            and path in after
             and self.calls[path] == 1
             and _features(self.outputs[path], size)
             and not self._routed(path)
