@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter
+from sifting.checkpoint import Portable
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
     accelerator = Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=2)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     sifter = Sifter(model, exit=2, score="loss", keep=0.5)  # after prepare
-    accelerator.register_for_checkpointing(sifter)
+    accelerator.register_for_checkpointing(Portable(sifter))  # of all processes, one or many
 
     for _ in range(3):
         for inputs, labels in sifter(loader):  # 64 of 128 candidates

@@ -317,3 +317,27 @@ def test_a_refused_state_leaves_what_is_scored_ahead() -> None:
             assert before["ahead"] is not None
             assert same(sifter.state_dict(), before)
             break
+
+
+def test_candidates_that_another_rank_has_drawn_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make() -> tuple[Sifter, DataLoader[Any]]:
+        data = TensorDataset(torch.randn(48, 8), torch.randint(0, 5, (48,)))
+        return Sifter(Net(), exit=1), DataLoader(data, batch_size=8)
+
+    sifter, loader = make()
+    monkeypatch.setattr("sifting.state.rank_of", lambda: (0, 2))
+    next(iter(sifter(loader)))
+    inside = sifter.state_dict()
+    for rank in ((1, 2), (0, 1), (0, 4)):
+        other, loader = make()
+        between = other.state_dict()
+        monkeypatch.setattr("sifting.state.rank_of", lambda rank=rank: rank)
+        with pytest.raises(ValueError, match=r"by rank 0 of 2, whose .*Portable"):
+            other.load_state_dict(inside)
+        other.load_state_dict({**between, "rank": [0, 2]})  # between epochs a state is any rank's
+        older = {name: part for name, part in inside.items() if name != "rank"}
+        other.load_state_dict(older)  # releases before did not say
+    monkeypatch.setattr("sifting.state.rank_of", lambda: (0, 2))
+    make()[0].load_state_dict(inside)

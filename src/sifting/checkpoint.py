@@ -128,6 +128,7 @@ def state_of(parts: Sequence[Mapping[str, Any]], rank: int, world: int) -> dict[
     state["cursor"] = Cursor.divided([part["cursor"] for part in parts], rank, world)
     for name in ("generator", "autocast", "exit"):
         state[name] = copy.deepcopy(first[name])
+    state["rank"] = None
     state["meter"] = Meter.divided([part["meter"] for part in parts], rank, world)
     state["ahead"] = None  # of candidates that other ranks draw otherwise: they are scored again
     looked = (state.get("pilot") or {}).get("held_out") or {}

@@ -91,14 +91,11 @@ def make_pilot(
     scorer: Scorer, exit: AutoExit, *, meter: Meter, rule: Rule, trial: Trial | None, seed: int
 ) -> Pilot:
     """The autopilot, with trials once the loop's step is known: a trainer may tell it later."""
-    # an engine's own optimizer may hold the weights in tensors of its own; then no trial is made
-    own_updates = replicated(scorer.whole) and data_parallel(scorer.whole) is None
-    if trial is not None and not scorer.sharded and not own_updates:
-        trial.check_model(scorer.whole)
     pilot = Pilot(scorer, exit, meter=meter, explore=rule.explore, trial=trial)
     rank = dist.get_rank() if in_use() else 0
     own = seed + 1_000_003 * (rank + 1)  # each rank draws its own
     pieces = Pieces(scorer, exit, rule=rule, trial=trial or Trial(), meter=meter, seed=own)
+    pieces.check()
     pilot.trials = Trials(pieces, pilot.held_out)
     return pilot
 

@@ -10,9 +10,11 @@ from torch import Tensor
 from sifting.compose import say_changes
 from sifting.cursor import Cursor
 from sifting.data.filling import Filling
+from sifting.data.position import IndexPosition
 from sifting.exits.drawn_ahead import DrawnAhead
 from sifting.exits.scoring import DTYPES
 from sifting.measure.meter import Meter
+from sifting.parallel.detect import rank_of
 from sifting.plain import Plain, damaged, generator_state
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ def saved(sifter: Sifter, *, epoch_over: bool) -> dict[str, Any]:
         "economy": sifter._scorer.economy.state_dict(),
         "graphs": sifter._scorer.graphs.plain(),
         "cursor": {**cursor, "position": None} if epoch_over else cursor,
+        "rank": list(rank_of()),
         "meter": sifter.meter.state_dict(),
         "exit": sifter.exit.state_dict(),
         "pilot": None if sifter.pilot is None else sifter.pilot.state_dict(),
@@ -61,6 +64,7 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     autocast = found.whole("autocast", most=len(DTYPES) - 1)
     meter = Meter.checked(found.get("meter"))
     place = Cursor.checked(found.get("cursor"), steps=meter.counts["steps"])
+    _check_rank(found, place[1])
     settings = _shown_settings(found.inside("settings"))
     asked = _shown_settings(found.inside("asked")) if "asked" in found else settings
     under_way = found.whole("under_way")
@@ -108,6 +112,21 @@ def load_saved(sifter: Sifter, state: Mapping[str, Any]) -> None:
     if sifter.beside is not None and place[1] is not None:
         sifter.beside.ahead = ahead
     say_changes(asked, sifter.asked)  # what is found on a first batch is no change
+
+
+def _check_rank(found: Plain, place: Any) -> None:
+    """Raise where a state holds candidates that another rank has drawn, which both would train."""
+    if found.content.get("rank") is None:  # of releases before, or for any rank
+        return
+    saved, now = found.numbers("rank", length=2), list(rank_of())
+    if saved != now and isinstance(place, IndexPosition):
+        raise ValueError(
+            f"this is rank {now[0]} of {now[1]}, and the state was saved in the middle of an epoch by rank "
+            f"{saved[0]:g} of {saved[1]:g}, whose candidates it holds: give each rank its own state, or save all "
+            "of them as one: sifting.checkpoint.Portable(sifter) (accelerator.register_for_checkpointing(Portable("
+            "sifter)), since Accelerate saves the first rank's state alone), or save between epochs "
+            "(state_dict(epoch_over=True))"
+        )
 
 
 def _shown_settings(found: Plain) -> dict[str, Any]:

@@ -88,23 +88,24 @@ def check_sharded(model: torch.nn.Module, fsdp: bool) -> None:
     assert sum(parts) > 3 if fsdp and world() > 1 else not any(parts)
 
 
-def loop(
+def prepared(
+    alone: bool,
     *,
     fsdp: bool = False,
     accumulate: int = 1,
     size: int | None = None,
     samples: int = 64,
+    sift: dict[str, Any] | None = None,
     **config: Any,
-) -> dict[str, Any]:
-    """A plain loop under Accelerate, two epochs of it."""
+) -> tuple[Any, Any, Any, Any, Any]:
+    """All that a plain loop under Accelerate needs."""
     from accelerate import Accelerator
-    from accelerate.state import PartialState
     from accelerate.utils import DataLoaderConfiguration, FullyShardedDataParallelPlugin
     from torch.utils.data import DataLoader
 
     from sifting import Sifter
+    from sifting.checkpoint import Portable
 
-    alone = not dist.is_initialized() and "RANK" not in os.environ
     begin(fsdp)
     plugin = None
     if fsdp and not alone:
@@ -127,28 +128,56 @@ def loop(
     loader: Any = DataLoader(data, size, shuffle=True)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     check_sharded(model, fsdp)
-    sifter = Sifter(model, **paper())
+    sifter = Sifter(model, **{**paper(), **(sift or {})})
+    accelerator.register_for_checkpointing(Portable(sifter))
+    return accelerator, model, optimizer, loader, sifter
+
+
+def loop(folder: Path, *, stop: int | None = None, **options: Any) -> dict[str, Any]:
+    """A plain loop under Accelerate, two epochs of it.
+
+    Args:
+        folder: of what is saved.
+        stop: where there are several processes, the step after which they save their state, and
+            others go on.
+        options: of `prepared`.
+    """
+    from accelerate.state import PartialState
+
+    alone = not dist.is_initialized() and "RANK" not in os.environ
+    accelerator, model, optimizer, loader, sifter = prepared(alone, **options)
     seen: list[list[int]] = []
-    model.train()
-    for _ in range(2):
+    epoch, at = 0, None if alone else stop
+    while epoch < 2:
+        model.train()
         for batch in sifter(loader):
             with accelerator.accumulate(model):
                 accelerator.backward(model(**batch).loss)
                 optimizer.step()
                 optimizer.zero_grad()
             seen.append(batch["input_ids"][:, 0].tolist())
+            if len(seen) == at:
+                break
+        if len(seen) != at:
+            epoch += 1
+            continue
+        at = None
+        saved = folder / f"state{stop}"
+        accelerator.save_state(str(saved))
+        accelerator, model, optimizer, loader, sifter = prepared(alone, **options)
+        accelerator.load_state(str(saved))
     found = outcome(seen, model)
     if alone:
         PartialState._reset_state()
     return found
 
 
-def uneven() -> dict[str, Any]:
+def uneven(folder: Path) -> dict[str, Any]:
     """Ranks with different numbers of batches are refused."""
     if world() == 1 and "RANK" not in os.environ:
         return {}
     try:
-        loop(samples=68, even_batches=False)
+        loop(folder, samples=68, even_batches=False)
     except ValueError as error:
         return {"error": str(error)}
     return {"error": "none"}
@@ -212,15 +241,17 @@ def dpo(folder: Path, *, fsdp: bool = False) -> dict[str, Any]:
     return outcome(seen, made.model)
 
 
-LOOPS: dict[str, Callable[[], dict[str, Any]]] = {
-    "ddp": loop,
-    "fsdp": lambda: loop(fsdp=True),
-    "accumulate": lambda: loop(accumulate=3),
-    "split": lambda: loop(split_batches=True, size=TOGETHER),
-    "dispatch": lambda: loop(dispatch_batches=True),
-    "dispatch accumulate": lambda: loop(dispatch_batches=True, accumulate=3),
-    "dispatch split": lambda: loop(dispatch_batches=True, split_batches=True, size=TOGETHER),
-    "uneven": uneven,
+LOOPS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "fsdp": {"fsdp": True},
+    "accumulate": {"accumulate": 3},
+    "split": {"split_batches": True, "size": TOGETHER},
+    "dispatch": {"dispatch_batches": True},
+    "dispatch accumulate": {"dispatch_batches": True, "accumulate": 3},
+    "dispatch split": {"dispatch_batches": True, "split_batches": True, "size": TOGETHER},
+    "resumed": {"stop": 11},
+    "resumed fsdp": {"stop": 3, "fsdp": True},
+    "resumed dispatch": {"stop": 6, "dispatch_batches": True},
 }
 TRAINERS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "trainer ddp": trainer,
@@ -237,7 +268,8 @@ TRAINERS: dict[str, Callable[[Path], dict[str, Any]]] = {
 
 def run_all(kind: str, folder: Path) -> dict[str, Any]:
     if kind == "loops":
-        return {name: case() for name, case in LOOPS.items()}
+        found = {name: loop(folder, **options) for name, options in LOOPS.items()}
+        return {**found, "uneven": uneven(folder)}
     return {name: case(folder) for name, case in TRAINERS.items()}
 
 

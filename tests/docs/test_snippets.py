@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from sifting import MemoryExit, Sifter
+from sifting.checkpoint import Portable
 from sifting.integrations.trainer import SiftMixin
 from sifting.training.engine import Engine, Pace, Task
 from sifting.training.run_writer import RunFolder
@@ -77,7 +78,7 @@ def test_ids_of_a_stream() -> None:
 def test_accelerate(line: bool) -> None:
     accelerate = pytest.importorskip("accelerate")
     names, updates = loop()
-    names["accelerator"] = accelerate.Accelerator(cpu=True)
+    names |= {"accelerator": accelerate.Accelerator(cpu=True), "Portable": Portable}
     exec(snippet("integrations.md", "## Accelerate", line=line), names)
     assert len(updates) == 4
 

@@ -91,6 +91,15 @@ class Pieces:
     def seen(self, drawn: list[Any]) -> None:
         self._loader, self.draws, self._seen = None, None, drawn
 
+    @property
+    def _own_updates(self) -> bool:
+        return replicated(self.scorer.whole) and data_parallel(self.scorer.whole) is None
+
+    def check(self) -> None:
+        """Refuse an optimizer of another model; one that makes no trials may hold other tensors."""
+        if not self.scorer.sharded and not self._own_updates:
+            self.trial.check_model(self.scorer.whole)
+
     def unable(self, size: int) -> str | None:
         """Why no piece can be trained, in words; None where one can."""
         if self.trial.loss is None:
@@ -106,7 +115,7 @@ class Pieces:
             return "an index of its data set is not one sample (rows of several documents)"
         if self.scorer.sharded:
             return "its parameters are sharded"
-        if replicated(self.scorer.whole) and data_parallel(self.scorer.whole) is None:
+        if self._own_updates:
             return "DeepSpeed's engine makes its own updates"
         if isinstance(self.trial.optimizer, LBFGS):
             return "LBFGS calls the loss by itself"

@@ -27,6 +27,15 @@ def first_rank() -> bool:
     return not in_use() or dist.get_rank() == 0
 
 
+def rank_of() -> tuple[int, int]:
+    """Which of how many processes this is.
+
+    >>> rank_of()
+    (0, 1)
+    """
+    return (dist.get_rank(), dist.get_world_size()) if in_use() else (0, 1)
+
+
 def data_parallel(model: nn.Module) -> nn.parallel.DistributedDataParallel | None:
     """The DDP wrapper in a model, also under `torch.compile`."""
     while isinstance(getattr(model, "_orig_mod", None), nn.Module):
