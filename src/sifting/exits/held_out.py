@@ -21,6 +21,7 @@ from sifting.exits.tuned import TunedExit
 from sifting.log import say
 from sifting.model.no_trace import no_trace
 from sifting.model.plan import Plan
+from sifting.model.replica import deep_copy, modules_run
 from sifting.model.resolving import find_plan
 from sifting.parallel.detect import first_rank, sharded
 from sifting.plain import Plain
@@ -126,12 +127,25 @@ class HeldOutReference(Reference):
                 "a HeldOutReference keeps a copy of the model, whose parameters are sharded here: compute a "
                 "ReferenceTable with sift reference, or train with DDP"
             )
-        frozen = self._copy = copy.deepcopy(model).requires_grad_(False).eval()
-        own = find_plan(plan.call, frozen, probe, plan.loss_fn, losses=plan.losses_fn, score="loss")
-        own = self._plan = replace(own, tokens=plan.tokens)
+        frozen = deep_copy(model).requires_grad_(False).eval()
+        with modules_run(model) as originals:
+            try:
+                own = self._prepared(exit, plan, frozen, probe)
+            except Exception:
+                _check_originals(originals)  # where they ran, the copy was passed by: say that
+                raise
+        _check_originals(originals)
+        self._copy, self._plan = frozen, own
+
+    @staticmethod
+    def _prepared(exit: TunedExit, plan: Plan, frozen: nn.Module, probe: Any) -> Plan:
+        losses = plan.losses_fn
+        own = find_plan(plan.call, frozen, probe, plan.loss_fn, losses=losses, score="loss")
+        own = replace(own, tokens=plan.tokens)
         if not isinstance(exit, InputExit):
             exit.bind(frozen, None)
         exit.prepare(own, frozen, probe)
+        return own
 
     def _study(self, plan: Plan) -> None:
         assert self._exit is not None
@@ -181,3 +195,12 @@ class HeldOutReference(Reference):
                     weights.tensor(name)
         self._ready, self._copy, self._plan, self._exit = False, None, None, None
         self._saved = dict(state) or None
+
+
+def _check_originals(originals: list[str]) -> None:
+    if originals:
+        raise ValueError(
+            "a HeldOutReference keeps a copy of the model, and that still runs "
+            f"{originals[0] or 'the model'!r} of the model itself, so that it would not stay as it is: forward= "
+            "and losses= must call the model that they are given; or compute a ReferenceTable (sift reference)"
+        )
