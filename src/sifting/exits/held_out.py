@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from sifting.exits.input import InputExit
 from sifting.exits.reference import Reference
 from sifting.exits.tuned import TunedExit
 from sifting.log import say
+from sifting.model.call import Call
 from sifting.model.no_trace import no_trace
 from sifting.model.plan import Plan
 from sifting.model.replica import deep_copy, modules_run
@@ -29,6 +30,7 @@ from sifting.rng import RandomState
 
 STUDIED = 64  # samples of an update
 MOST = 20_000  # held-out samples that are studied at most
+EMPTY = "held_out= holds no batch: give samples that are not trained"
 
 
 class HeldOutReference(Reference):
@@ -78,6 +80,10 @@ class HeldOutReference(Reference):
 
     def __repr__(self) -> str:
         return f"HeldOutReference(passes={self.passes})"
+
+    def begin(self, call: Call, batch: Any) -> None:
+        if isinstance(self.held_out, Sized) and not len(self.held_out) and self._saved is None:
+            raise ValueError(EMPTY)
 
     def losses(self, plan: Plan, model: nn.Module, batch: Any, ids: Sequence[Any] | None) -> Tensor:
         if not self._ready:
@@ -171,7 +177,7 @@ class HeldOutReference(Reference):
                     break
             seen = max(seen, in_pass)
         if not updates:
-            raise ValueError("held_out= holds no batch: give samples that are not trained")
+            raise ValueError(EMPTY)
         if first_rank():
             say(
                 f"the reference of score='reducible' is {self._exit!r}, trained on {seen} held-out samples"
