@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,3 +97,36 @@ def test_what_is_given_is_checked():
         HeldOutReference([], passes=0)
     with pytest.raises(ValueError, match="holds no batch"):
         sifter_of(Net(features=5), reference=HeldOutReference([])).select(noisy(0)[:2])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"packing": True}, {"loss_type": "dft"}, {"bf16": True}],
+    ids=lambda options: "".join(options) or "plain",
+)
+def test_in_trls_trainer_it_is_of_a_copy_that_stays(tmp_path: Path, options: dict[str, Any]):
+    """TRL and Accelerate put forwards around the model's, which hold the model itself."""
+    pytest.importorskip("trl", reason="TRL needs Python 3.11")
+    pytest.importorskip("datasets")
+    from tests.helpers.trl_sft import Watched, data, make, run
+
+    held_out = list(make(tmp_path, Watched, rows=data(64)).get_train_dataloader())[:8]
+    reference = HeldOutReference(held_out)
+    sift = {"exit": "last", "score": "reducible", "reference": reference, "audit_every": 1}
+    trainer = run(tmp_path, sift=sift, **options)
+    assert trainer.sifter.stats().selections == 4
+    frozen = reference.state_dict()["model"]
+    now = trainer.model.state_dict()
+    assert any(not torch.equal(frozen[name], now[name]) for name in now)
+
+
+def test_a_copy_that_runs_the_model_itself_is_refused():
+    torch.manual_seed(0)
+    model = TokenModel()
+    batch = padded(documents([9, 12, 7, 10], 0))
+
+    def forward(given: nn.Module, batch: Any) -> Any:
+        return model(**batch)  # whichever is given
+
+    with pytest.raises(ValueError, match="keeps a copy of the model, and that still runs"):
+        sifter_of(model, reference=HeldOutReference([batch]), forward=forward).select(batch)

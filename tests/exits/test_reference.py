@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sifting import MemoryExit, Sifter
 from sifting.checksums import Damaged
 from sifting.exits.held_out import HeldOutReference
-from sifting.exits.reference import ReferenceTable
+from sifting.exits.reference import Reference, ReferenceTable
 from sifting.reference import reference_losses
 from sifting.selection.tokens import HardestTokens
 from tests.helpers.models import Net
@@ -186,3 +186,36 @@ def test_one_other_label_is_found_when_its_sample_is_drawn(data: TensorDataset):
 def test_what_does_not_go_together(arguments: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message):
         Sifter(Net(), **{"exit": "last", "keep": 0.5, **arguments})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        (ReferenceTable(torch.zeros(24)), "a reference table has to know which sample is which"),
+        (HeldOutReference([]), "held_out= holds no batch"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_with_the_first_batch_not_when_warm_up_ends(
+    reference: Reference, message: str
+):
+    stream = [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(3)]
+    options = {"score": "reducible", "reference": reference, "keep": 0.5, "warmup_steps": 99}
+    sifter = Sifter(nn.Linear(4, 3), exit="last", **options)
+    with pytest.raises(ValueError, match=message):
+        next(iter(sifter(stream)))
+
+
+def test_a_table_that_was_used_before_is_held_against_other_data_anew():
+    torch.manual_seed(0)
+    x, y = torch.randn(24, 4), torch.randint(3, (24,))
+    table = reference_losses(nn.Linear(4, 3), DataLoader(TensorDataset(x, y), 8))
+
+    def run(labels: torch.Tensor) -> None:
+        options = {"score": "reducible", "reference": table, "keep": 0.5}
+        sifter = Sifter(nn.Linear(4, 3), exit="last", **options)
+        for _ in sifter(DataLoader(TensorDataset(x, labels), 8)):
+            pass
+
+    run(y)
+    with pytest.raises(ValueError, match="the reference is of other data"):
+        run((y + 1) % 3)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import warnings
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -132,3 +134,44 @@ def test_what_is_compiled_is_known() -> None:
     assert compiled(torch.compile(net, backend="eager"))
     net.head.compile(backend="eager")
     assert compiled(net)
+
+
+def fed(steps: list[int]) -> Any:
+    """A forward hook that counts how often the first block is run for training."""
+
+    def count(module: nn.Module, args: Any, output: Any) -> None:
+        steps.append(1) if torch.is_grad_enabled() else None
+
+    return count
+
+
+@pytest.mark.parametrize("kind", ["Trainer", "TRL", "TRL accumulating"])
+def test_a_trainers_words_about_the_loss_are_no_hindrance(tmp_path: Path, kind: str) -> None:
+    """The Trainer tells a language model by what to divide its loss, TRL to keep no logits."""
+
+    def trained(reuse: bool) -> tuple[list[float], int]:
+        sift = {"exit": 1, "score": "loss", "keep": 0.5, "reuse": reuse}
+        if kind == "Trainer":
+            from tests.helpers import hf_trainer
+            from tests.helpers.trainer_models import Texts, causal
+
+            model: Any = causal().requires_grad_(False)
+            model.model.layers[-1].requires_grad_(True)
+            run, given = hf_trainer.run, {"model": model, "data": Texts(labels="tokens")}
+        else:
+            pytest.importorskip("trl", reason="TRL needs Python 3.11")
+            from tests.helpers import trl_sft
+
+            model = trl_sft.llama().requires_grad_(False)
+            model.model.layers[-1].requires_grad_(True)
+            given = {"model": model, "gradient_accumulation_steps": 1 + ("acc" in kind)}
+            run = trl_sft.run
+        steps: list[int] = []
+        model.model.layers[0].mlp.register_forward_hook(fed(steps))
+        found = run(tmp_path, sift=sift, **given)
+        return found.losses, len(steps)
+
+    with_it, without = trained(True), trained(False)
+    assert with_it[0] == pytest.approx(without[0], rel=1e-5)
+    assert without[1] == len(without[0])
+    assert with_it[1] <= 2 < without[1]  # the check before the first use

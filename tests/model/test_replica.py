@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from sifting.model.replica import Replica, changing_hooks, modules_run, of_torch
+from sifting.model.replica import Replica, changing_hooks, deep_copy, modules_run, of_torch
 from tests.helpers.models import Net
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
@@ -143,3 +143,46 @@ def test_a_forward_that_was_put_around_the_models_own_runs_the_copy(net: Net) ->
     assert originals == []
     torch.testing.assert_close(found, own(X) + 1.0)
     assert own.__self__ is net
+
+
+class Decorated:
+    """A decorator that is an object, as Accelerate's for autocast; it will not be pickled or copied."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs) * 2
+
+    def __getstate__(self) -> Any:
+        raise TypeError("not to be copied")
+
+
+@pytest.mark.parametrize("copied", [lambda net: Replica(net).model, deep_copy])
+def test_so_it_does_where_several_were_put_around_it(net: Net, copied: Any) -> None:
+    own = net.eval().forward
+
+    def fused(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return own(x) + 1
+
+    decorated = Decorated(torch.autocast("cpu", dtype=torch.bfloat16, enabled=False)(fused))
+
+    def around(*args: Any) -> Any:
+        return decorated(*args)
+
+    net.forward = types.MethodType(around, net)  # type: ignore[method-assign]
+    twin = copied(net)
+    with modules_run(net) as originals:
+        found = twin(X)
+    assert originals == []
+    torch.testing.assert_close(found, 2 * (own(X) + 1))
+
+
+def test_a_deep_copy_stays_as_it_is(net: Net) -> None:
+    copied = deep_copy(net.eval())
+    before = copied(X)
+    with torch.no_grad():
+        net.head.weight += 1
+    assert torch.equal(copied(X), before)
+    assert not {id(p) for p in copied.parameters()} & {id(p) for p in net.parameters()}

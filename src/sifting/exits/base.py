@@ -15,10 +15,9 @@ from sifting.model.call import Call
 from sifting.model.parts import Score
 from sifting.model.places import work_share
 from sifting.model.plan import Plan
+from sifting.model.replica import Twin
 from sifting.model.stack import Stack
 from sifting.parallel.ranks import Ranks
-
-Twin = Callable[[nn.Module], nn.Module]
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sifting.exits.base import Exit, Twin
+from sifting.exits.base import Exit
 from sifting.model.call import logits_of
 from sifting.model.find import exit_in_stack, find_stack
 from sifting.model.narrow import Narrow, find_narrow, narrowed
 from sifting.model.parts import Part, Rows, Score, row_scores
 from sifting.model.plan import Plan
+from sifting.model.replica import Twin
 from sifting.model.score_functions import custom_scores
 from sifting.model.stack import Stack
 from sifting.parallel.detect import sharded
@@ -36,6 +37,16 @@ class Examined(NamedTuple):
     wrong: Tensor | None = None
     early: Tensor | None = None
     sums: Tensor | None = None
+
+
+def take_off(found: list[Examined], off_B: Tensor) -> list[Examined]:
+    """What was found of samples, piece by piece, with losses less those of a reference."""
+    done = []
+    for piece in found:
+        less, off_B = off_B[: len(piece.exact)].to(piece.exact), off_B[len(piece.exact) :]
+        early_B = None if piece.early is None else piece.early - less
+        done.append(piece._replace(exact=piece.exact - less, early=early_B))
+    return done
 
 
 class BlockExit(Exit):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -19,8 +19,10 @@ from sifting.exits.input import InputExit
 from sifting.exits.reference import Reference
 from sifting.exits.tuned import TunedExit
 from sifting.log import say
+from sifting.model.call import Call
 from sifting.model.no_trace import no_trace
 from sifting.model.plan import Plan
+from sifting.model.replica import deep_copy, modules_run
 from sifting.model.resolving import find_plan
 from sifting.parallel.detect import first_rank, sharded
 from sifting.plain import Plain
@@ -28,6 +30,7 @@ from sifting.rng import RandomState
 
 STUDIED = 64  # samples of an update
 MOST = 20_000  # held-out samples that are studied at most
+EMPTY = "held_out= holds no batch: give samples that are not trained"
 
 
 class HeldOutReference(Reference):
@@ -78,6 +81,10 @@ class HeldOutReference(Reference):
     def __repr__(self) -> str:
         return f"HeldOutReference(passes={self.passes})"
 
+    def begin(self, call: Call, batch: Any) -> None:
+        if isinstance(self.held_out, Sized) and not len(self.held_out) and self._saved is None:
+            raise ValueError(EMPTY)
+
     def losses(self, plan: Plan, model: nn.Module, batch: Any, ids: Sequence[Any] | None) -> Tensor:
         if not self._ready:
             self._prepare(plan, model, batch)
@@ -126,12 +133,25 @@ class HeldOutReference(Reference):
                 "a HeldOutReference keeps a copy of the model, whose parameters are sharded here: compute a "
                 "ReferenceTable with sift reference, or train with DDP"
             )
-        frozen = self._copy = copy.deepcopy(model).requires_grad_(False).eval()
-        own = find_plan(plan.call, frozen, probe, plan.loss_fn, losses=plan.losses_fn, score="loss")
-        own = self._plan = replace(own, tokens=plan.tokens)
+        frozen = deep_copy(model).requires_grad_(False).eval()
+        with modules_run(model) as originals:
+            try:
+                own = self._prepared(exit, plan, frozen, probe)
+            except Exception:
+                _check_originals(originals)  # where they ran, the copy was passed by: say that
+                raise
+        _check_originals(originals)
+        self._copy, self._plan = frozen, own
+
+    @staticmethod
+    def _prepared(exit: TunedExit, plan: Plan, frozen: nn.Module, probe: Any) -> Plan:
+        losses = plan.losses_fn
+        own = find_plan(plan.call, frozen, probe, plan.loss_fn, losses=losses, score="loss")
+        own = replace(own, tokens=plan.tokens)
         if not isinstance(exit, InputExit):
             exit.bind(frozen, None)
         exit.prepare(own, frozen, probe)
+        return own
 
     def _study(self, plan: Plan) -> None:
         assert self._exit is not None
@@ -157,7 +177,7 @@ class HeldOutReference(Reference):
                     break
             seen = max(seen, in_pass)
         if not updates:
-            raise ValueError("held_out= holds no batch: give samples that are not trained")
+            raise ValueError(EMPTY)
         if first_rank():
             say(
                 f"the reference of score='reducible' is {self._exit!r}, trained on {seen} held-out samples"
@@ -181,3 +201,12 @@ class HeldOutReference(Reference):
                     weights.tensor(name)
         self._ready, self._copy, self._plan, self._exit = False, None, None, None
         self._saved = dict(state) or None
+
+
+def _check_originals(originals: list[str]) -> None:
+    if originals:
+        raise ValueError(
+            "a HeldOutReference keeps a copy of the model, and that still runs "
+            f"{originals[0] or 'the model'!r} of the model itself, so that it would not stay as it is: forward= "
+            "and losses= must call the model that they are given; or compute a ReferenceTable (sift reference)"
+        )

@@ -24,7 +24,6 @@ from sifting import checksums
 from sifting.data.packing import unpack
 from sifting.data.stream import plain_indices
 from sifting.exits.base import Exit, ids_in
-from sifting.exits.block import Examined
 from sifting.model.call import Call
 from sifting.model.parts import IGNORE, Score
 from sifting.model.plan import Plan
@@ -47,6 +46,9 @@ class Reference(ABC):
 
     def expect(self, samples: int | None) -> None:  # noqa: B027
         """Take note of how many samples the data set has, where their IDs are its indices."""
+
+    def begin(self, call: Call, batch: Any) -> None:  # noqa: B027
+        """Take note of the first batch that is drawn; raise where this could be asked nothing of such ones."""
 
     def weighed_by(self, tokens: Tokens) -> None:  # noqa: B027
         """Take note of how the sifter makes a document's score of its tokens'; raise where it cannot be held
@@ -127,6 +129,7 @@ class ReferenceTable(Reference):
                 "losses: give one of its own to each"
             )
         self._checked_N = torch.zeros(len(self.losses_N), dtype=torch.bool)
+        self._by_index = False  # whether samples are drawn by their index
 
     def __len__(self) -> int:
         return len(self.losses_N)
@@ -136,12 +139,18 @@ class ReferenceTable(Reference):
         return f"ReferenceTable({len(self)} samples, {mark:08x})"
 
     def expect(self, samples: int | None) -> None:
+        self._by_index = True
         if samples is not None and self.ids is None and samples != len(self):
             raise ValueError(
                 f"the reference is of {len(self)} samples, and the data set has {samples}: it is of other data "
                 "or packing. Make it again (sift reference), from the data set that is trained, which must "
                 "not pack several documents into a row (TRL: packing=False, or packing_strategy='wrapped')"
             )
+
+    def begin(self, call: Call, batch: Any) -> None:
+        self._checked_N.zero_()  # it may have been used with other data before
+        if not self._by_index:
+            ids_in(call, batch, "a reference table")
 
     def weighed_by(self, tokens: Tokens) -> None:
         if self.tokens not in (None, described(tokens)):
@@ -254,16 +263,6 @@ def _numbers(text: str, dtype: torch.dtype, count: Any) -> Tensor:
     if len(values_N) != count:
         raise ValueError(f"{len(values_N)} values of {count} samples")
     return values_N
-
-
-def take_off(found: list[Examined], off_B: Tensor) -> list[Examined]:
-    """What was found of samples, piece by piece, with losses less those of a reference."""
-    done = []
-    for piece in found:
-        less, off_B = off_B[: len(piece.exact)].to(piece.exact), off_B[len(piece.exact) :]
-        early_B = None if piece.early is None else piece.early - less
-        done.append(piece._replace(exact=piece.exact - less, early=early_B))
-    return done
 
 
 def label_marks(call: Call, batch: Any, *, rows: Sequence[int] | None = None) -> Tensor | None:

@@ -14,12 +14,12 @@ from sifting.data.stream import plain_indices
 from sifting.exits.auto import AutoExit
 from sifting.exits.base import Exit
 from sifting.exits.beside import Beside
-from sifting.exits.block import BlockExit, Examined
+from sifting.exits.block import BlockExit, Examined, take_off
 from sifting.exits.checks import check_count, check_take
 from sifting.exits.economy import Economy
 from sifting.exits.graphs import Graphs
 from sifting.exits.planning import Planner
-from sifting.exits.reference import Reference, take_off
+from sifting.exits.reference import Reference
 from sifting.exits.reuse import Reuse
 from sifting.model.by_sample import Losses
 from sifting.model.call import Call, logits_of
@@ -268,6 +268,8 @@ class Scorer(Planner):
 
     def check(self, batch: Any) -> None:
         """Find out how the model is scored, so that what cannot work fails on the first batch."""
+        if self.reference is not None and not self.idle:
+            self.reference.begin(self.call, batch)
         known = self.plans.get(self.kind(batch))
         if known is not None:
             self.plan = known

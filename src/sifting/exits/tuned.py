@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sifting.exits.base import Exit, Twin
+from sifting.exits.base import Exit
 from sifting.exits.checks import by_sample
 from sifting.exits.lessons import (
     at_positions,
@@ -41,6 +41,7 @@ from sifting.model.narrow import Narrow, find_narrow, narrowed
 from sifting.model.parts import Part, Rows, Score, rows_of
 from sifting.model.places import Place, own_place, structural_place, work_share
 from sifting.model.plan import Consume, Plan
+from sifting.model.replica import Twin
 from sifting.model.score_functions import custom_losses, custom_scores
 from sifting.model.stack import Stack, StackError
 from sifting.parallel.detect import sharded

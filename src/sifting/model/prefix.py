@@ -25,6 +25,8 @@ from sifting.rng import StreamWatch
 
 Key = tuple[Any, ...]
 UNSAID = frozenset({"use_cache"})  # decoders keep keys and values unless they are told not to
+# how the loss is made: transformers' Trainer tells its models by what to divide, TRL to keep no logits
+OF_THE_LOSS = frozenset({"num_items_in_batch", "fused_lm_head"})
 
 
 @dataclass
@@ -235,7 +237,7 @@ class PrefixStates:
         prefix, wanted = self.prefix, self.wanted
         given = prefix._named(args, kwargs)
         for name, value in given.items():
-            if id(value) in self.labels and name not in wanted:
+            if name not in wanted and (id(value) in self.labels or name in OF_THE_LOSS):
                 continue
             if isinstance(value, Tensor) and value is not wanted.get(name):
                 return f"your forward is given another tensor as {name!r} than the batch that was handed out has"

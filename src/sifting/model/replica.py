@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from sifting.parallel.detect import unwrap
 
 SMALL = 2**16  # numbers of a buffer that is copied without asking whether it has changed
-DEEP = 3  # how far into lists and dicts of a module other modules are looked for
+DEEP = 6  # how far into lists, dicts and functions of a module other modules are looked for
 
 FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _HOOK_FLAGS = (
@@ -35,6 +36,8 @@ _APART = {
     *(*FORWARD_HOOKS, *_HOOK_FLAGS, *_BACKWARD_HOOKS),
 }
 _MISSING = object()
+
+Twin = Callable[[nn.Module], nn.Module]
 
 
 class Replica:
@@ -115,7 +118,7 @@ class Replica:
             if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
                 own[name] = self._copied(value, always=False)
             elif seen.get(name, _MISSING) is not value:
-                seen[name], own[name] = value, self._swapped(value, DEEP)
+                seen[name], own[name] = value, swapped(value, DEEP, self.twin)
         for name in [name for name in own if name not in theirs]:
             del own[name]
             seen.pop(name, None)
@@ -154,62 +157,106 @@ class Replica:
         self._copies[id(tensor)] = (tensor, copy, tensor._version, copy._version)
         return copy
 
-    def _swapped(self, value: Any, depth: int) -> Any:
-        """A value of a module with the model's modules in it replaced by their copies."""
-        if isinstance(value, nn.Module):
-            return self.twin(value)
-        if isinstance(value, MethodType):
-            bound = self._swapped(value.__self__, 0)
-            called = self._swapped(value.__func__, depth)
-            same = bound is value.__self__ and called is value.__func__
-            return value if same else MethodType(called, bound)
-        if depth == 0:
-            return value
-        if isinstance(value, FunctionType) and value.__closure__:
-            return self._reclosed(value, depth)
-        if isinstance(value, functools.partial):
-            inner = [value.func, value.args, value.keywords]
-            new = [self._swapped(one, depth - 1) for one in inner]
-            if all(a is b for a, b in zip(inner, new, strict=True)):
-                return value
-            return functools.partial(new[0], *new[1], **new[2])
-        if type(value) in (list, tuple, set):
-            items = [self._swapped(one, depth - 1) for one in value]
-            if all(a is b for a, b in zip(value, items, strict=True)):
-                return value  # the very object: what the model adds to it is seen
-            return type(value)(items)
-        if type(value) in (dict, OrderedDict):
-            pairs = {key: self._swapped(one, depth - 1) for key, one in value.items()}
-            if all(value[key] is one for key, one in pairs.items()):
-                return value
-            return type(value)(pairs)
-        return value
 
-    def _reclosed(self, function: FunctionType, depth: int) -> FunctionType:
-        """A function whose closure holds the model's modules or their methods (a forward that somebody put
-        around the model's own), with their copies there.
-        """
-        cells = []
-        for cell in function.__closure__ or ():
-            try:
-                inside = cell.cell_contents
-            except ValueError:  # nothing is in it yet
-                cells.append(cell)
-                continue
-            new = self._swapped(inside, depth - 1)
-            cells.append(cell if new is inside else CellType(new))
-        if all(a is b for a, b in zip(cells, function.__closure__ or (), strict=True)):
-            return function
-        made = FunctionType(
-            function.__code__,
-            function.__globals__,
-            function.__name__,
-            function.__defaults__,
-            tuple(cells),
-        )
-        made.__kwdefaults__ = function.__kwdefaults__
-        made.__dict__.update(function.__dict__)
-        return made
+def deep_copy(model: nn.Module) -> nn.Module:
+    """A deep copy of a model, which runs its own modules where somebody has put a forward around the model's.
+
+    >>> def twice(inner):
+    ...     return lambda x: 2 * inner(x)
+    >>> model = nn.Linear(2, 2)
+    >>> model.forward = twice(model.forward)    # holds the model's own method
+    >>> copied = deep_copy(model)
+    >>> _ = nn.init.zeros_(model.weight), nn.init.zeros_(model.bias)
+    >>> bool(copied(torch.ones(1, 2)).any()), bool(deepcopy(model)(torch.ones(1, 2)).any())
+    (True, False)
+    """
+    copied = deepcopy(model)
+    pairs = list(zip(model.modules(), copied.modules(), strict=True))
+    twins = {id(module): twin for module, twin in pairs}
+    for module, twin in pairs:
+        for name, value in vars(module).items():
+            if isinstance(value, FunctionType | MethodType | functools.partial):
+                vars(twin)[name] = swapped(value, DEEP, lambda one: twins.get(id(one), one))
+    return copied
+
+
+def swapped(value: Any, depth: int, twin: Twin) -> Any:
+    """A value of a module with a model's modules in it replaced by their copies; itself where it holds none.
+
+    Args:
+        value: anything that a module may have as an attribute.
+        depth: how far into it modules are looked for.
+        twin: the copy of one of the model's modules; of any other, itself.
+    """
+    if isinstance(value, nn.Module):
+        return twin(value)
+    if isinstance(value, MethodType):
+        bound = swapped(value.__self__, 0, twin)
+        called = swapped(value.__func__, depth, twin)
+        same = bound is value.__self__ and called is value.__func__
+        return value if same else MethodType(called, bound)
+    if depth == 0:
+        return value
+    if isinstance(value, FunctionType) and value.__closure__:
+        return _reclosed(value, depth, twin)
+    if _decorates(value):
+        there = vars(value)
+        found = {name: swapped(one, depth - 1, twin) for name, one in there.items()}
+        if all(there[name] is one for name, one in found.items()):
+            return value
+        decorator = object.__new__(type(value))
+        vars(decorator).update(found)
+        return decorator
+    if isinstance(value, functools.partial):
+        inner = [value.func, value.args, value.keywords]
+        new = [swapped(one, depth - 1, twin) for one in inner]
+        if all(a is b for a, b in zip(inner, new, strict=True)):
+            return value
+        return functools.partial(new[0], *new[1], **new[2])
+    if type(value) in (list, tuple, set):
+        items = [swapped(one, depth - 1, twin) for one in value]
+        if all(a is b for a, b in zip(value, items, strict=True)):
+            return value  # the very object: what the model adds to it is seen
+        return type(value)(items)
+    if type(value) in (dict, OrderedDict):
+        pairs = {key: swapped(one, depth - 1, twin) for key, one in value.items()}
+        if all(value[key] is one for key, one in pairs.items()):
+            return value
+        return type(value)(pairs)
+    return value
+
+
+def _decorates(value: Any) -> bool:
+    """Whether a value is an object that somebody has put around a function (Accelerate does, for autocast)."""
+    made_plainly = getattr(type(value), "__new__", None) is object.__new__
+    return made_plainly and callable(value) and "__wrapped__" in getattr(value, "__dict__", {})
+
+
+def _reclosed(function: FunctionType, depth: int, twin: Twin) -> FunctionType:
+    """A function whose closure holds the model's modules or their methods (a forward that somebody put
+    around the model's own), with their copies there.
+    """
+    cells = []
+    for cell in function.__closure__ or ():
+        try:
+            inside = cell.cell_contents
+        except ValueError:  # nothing is in it yet
+            cells.append(cell)
+            continue
+        new = swapped(inside, depth - 1, twin)
+        cells.append(cell if new is inside else CellType(new))
+    if all(a is b for a, b in zip(cells, function.__closure__ or (), strict=True)):
+        return function
+    made = FunctionType(
+        function.__code__,
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        tuple(cells),
+    )
+    made.__kwdefaults__ = function.__kwdefaults__
+    made.__dict__.update(function.__dict__)
+    return made
 
 
 def of_torch(hook: Any) -> bool:
