@@ -99,6 +99,16 @@ def test_advice_is_written_before_it_is_confirmed_and_stays_where_that_fails(
     assert found["confirmed"] is None
 
 
+def test_a_run_of_few_updates_is_confirmed_with_fewer_evaluations(tmp_path: Path) -> None:
+    words = ["tests.helpers.problems:build", "--confirm", str(tmp_path / "both")]
+    short = parse([*words, "--updates", "20"]).comparison
+    long = parse([*words, "--updates", "200"]).comparison
+    assert short is not None
+    assert long is not None
+    assert {config.evaluations for config in short.configs.values()} == {10}
+    assert {config.evaluations for config in long.configs.values()} == {20}
+
+
 def test_a_start_is_another_run_and_confirming_begins_anew(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

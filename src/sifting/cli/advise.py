@@ -80,9 +80,12 @@ class Asked:
     @property
     def comparison(self) -> Comparison | None:
         """The autopilot against the plain run at equal time, where that is asked for."""
-        out, config = self.options.confirm, replace(self.config, updates=None)
+        out = self.options.confirm
         if out is None:
             return None
+        # an arm that is dearer than the baseline has fewer updates, and each evaluation needs one
+        evaluations = min(self.config.evaluations, max(1, self.updates // 2))
+        config = replace(self.config, updates=None, evaluations=evaluations)
         return Comparison(
             self.workload,
             out,
