@@ -29,7 +29,6 @@ from torch import Tensor
 
 from sifting import files
 from sifting.autopilot.deciding import decide
-from sifting.autopilot.judging import SURE
 from sifting.autopilot.looks import plan_looks
 from sifting.autopilot.noted import LOOKS, Noted, pooled
 from sifting.autopilot.options import PLAIN, Judged, Option
@@ -42,7 +41,10 @@ from sifting.training.assemble import assemble
 HERE = Path(__file__).parent / "results"
 EFFORT = 0.5  # share of the run's time that is looked
 SETS = 64
-EXPLORE = 0.25
+EXPLORE, SURE = (
+    0.25,
+    1.3,
+)  # at random among the kept, and what a step counted for at most, when these were made
 
 
 def record(name: str, seed: int, keep: Path) -> None:

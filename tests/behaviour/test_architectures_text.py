@@ -391,5 +391,10 @@ def test_a_loss_of_rows_does_not_fit_packed_documents() -> None:
     model: Any = hf.LlamaForCausalLM(hf.LlamaConfig(**SMALL, num_key_value_heads=4)).eval()
     documents = [{"input_ids": torch.randint(5, 140, (n,)).tolist()} for n in (3, 6, 4, 5)]
     batch = hf.DataCollatorWithFlattening(return_position_ids=True)(documents)
+
+    def of_rows(logits_BTC: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
+        ahead = logits_BTC[:, :-1].transpose(1, 2)
+        return nn.functional.cross_entropy(ahead, labels_BT[:, 1:], reduction="none").mean(dim=1)
+
     with pytest.raises(ValueError, match=r"packed, 4 documents in 1 rows.*losses=lambda"):
-        Sifter(model, exit="last", score="loss", loss_fn=nn.CrossEntropyLoss()).score(batch)
+        Sifter(model, exit="last", score="loss", loss_fn=of_rows).score(batch)

@@ -14,6 +14,7 @@ from sifting.advice.result import Advice
 from sifting.autopilot.looks import FORWARD
 from sifting.autopilot.pilot import Pilot
 from sifting.autopilot.saving import LENGTHS
+from sifting.exits.tuned import TunedExit
 from sifting.training.assemble import assemble
 from sifting.training.config import RunConfig
 from sifting.training.engine import Engine
@@ -139,7 +140,7 @@ def advise(
         updates=updates,
         seen=seen,
         batches=updates * config.accumulate,
-        explore=engine.sifter.rule.explore,
+        explore=TunedExit.default_explore,  # of fixed rules, which are what the table is about
         notes=notes,
         metrics=engine.progress.last or {},
         overhead=_overhead(pilot, problem.batch, updates * config.accumulate),

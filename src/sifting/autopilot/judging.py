@@ -16,9 +16,7 @@ from sifting.measure.learning import Progress, speedup
 # share of progress that must be made where losses are high, for what selects by them: to be taken up,
 # less two errors, and to be kept
 LEARNABLE, STILL = 0.6, 0.56
-SURE = (
-    1.3  # plain steps that a step is taken to be worth at most: while it selects, shares flatter it
-)
+BELIEVED = 0.8  # share that a step is credited with at most: while it selects, shares flatter it
 
 
 @dataclass(frozen=True)
@@ -101,15 +99,15 @@ class Knowledge:
         share, error = recent.share, recent.error
         if not recent.told:  # no progress beyond noise: nothing to be had
             return replace(one, share=0.0, error=0.0, speedup=0.0, sure=1.0)
-        low, value = (
+        low, value, most = (
             speedup(found, ratio=ratio, explore=explore)
-            for found in (recent.balance - error, min(share, 1.0))
+            for found in (recent.balance - error, min(share, 1.0), BELIEVED)
         )
         return replace(
             one,
             share=share,
             error=error,
             speedup=value / (1 + cost),
-            sure=min(max(1.0, low), SURE),
+            sure=min(max(1.0, low), most),
             forgets=using and recent.forgets,
         )
