@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -135,6 +136,7 @@ def test_what_a_sampler_draws_is_read_and_a_memory_knows_it_by_its_id() -> None:
     (_, y), ids = pieces._batch(PLAIN, 4)
     assert [one % 5 for one in ids] == y.tolist()
     memory: Any = pieces.exit.memory
+    pieces.rule = replace(pieces.rule, explore=0.0)
     asked: list[Any] = []
     memory.score_ids = lambda ids: asked.extend(ids) or torch.tensor(ids).float()
     (_, y), ids = pieces._batch(Option("memory", 2), 4)
