@@ -210,6 +210,10 @@ def test_another_loader_than_the_one_saved_with_is_refused() -> None:
         (make_loader("shuffled", Counted(), 4), "6 batches of this loader hold 24 samples, and 30"),
         (make_loader("shuffled", Counted(11)), "an epoch of 37 samples, and the data set has 11"),
         (
+            DataLoader(Counted(), 5, sampler=torch.randperm(11).tolist()),
+            "order ended after 3 batches, and 6 had been drawn",
+        ),
+        (
             [(torch.zeros(4, 5), torch.zeros(4).long())],
             "position among indices of a DataLoader, and",
         ),
