@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 from overhead_parts.bert import Batch, make_model, make_optimizer, update
 from overhead_parts.language import LABELLED
 from sifting import MemoryExit, Sifter
+from sifting.model.trained_loss import TrainedLoss
 
 SAMPLES, LENGTH = 10_000_000, 128
 WORDS = (1000, 30522)
@@ -52,7 +53,7 @@ def memory_cost(args: argparse.Namespace) -> dict[str, Any]:
     exit.expect(samples)
     _fill(exit, samples)
     sifter = Sifter(model, exit=exit, keep=0.5, audit_every=0)
-    sifter.observer._compares = False  # of the first 256 steps, what is trained with what is scored
+    sifter.observer._check = TrainedLoss(compares=False)  # of the first 256 steps alone
     reads = _timed_reads(sifter)
     loops: dict[str, Iterator[Batch]] = {
         "plain": iter(DataLoader(data, args.batch, shuffle=True)),
