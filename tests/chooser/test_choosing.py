@@ -19,6 +19,7 @@ from sifting import Sifter, SiftingWarning
 from sifting.chooser.choosing import Chooser
 from sifting.data.tree import leaves
 from sifting.exits.scoring import Scorer
+from sifting.model.trained_loss import TrainedLoss
 from tests.helpers.models import SMALL, Net, candidates, token_batch
 
 pytestmark = pytest.mark.filterwarnings("ignore::sifting.SiftingWarning")
@@ -72,7 +73,7 @@ def counted(
         if step == 6:
             break
         OnDevice.waits.clear()
-        sifter.observer._compares = False  # of its own: some steps of the first 256
+        sifter.observer._check = TrainedLoss(compares=False)  # of its own: some of the first 256
         loss(batch).backward()
         optimizer.step()
     else:
