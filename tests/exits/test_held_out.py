@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from sifting import Sifter, TunedExit
@@ -130,3 +130,18 @@ def test_a_copy_that_runs_the_model_itself_is_refused():
 
     with pytest.raises(ValueError, match="keeps a copy of the model, and that still runs"):
         sifter_of(model, reference=HeldOutReference([batch]), forward=forward).select(batch)
+
+
+def test_a_loss_that_no_predictor_can_learn_is_left_to_a_table():
+    torch.manual_seed(0)
+    batch = padded(documents([9, 12, 7, 10], 0))
+
+    def losses(logits_BTC: Tensor, labels_BT: Tensor) -> Tensor:
+        ahead_BCT = logits_BTC[:, :-1].transpose(1, 2)
+        return nn.functional.cross_entropy(ahead_BCT, labels_BT[:, 1:], reduction="none").mean(
+            dim=1
+        )
+
+    sifter = sifter_of(TokenModel(), reference=HeldOutReference([batch]), loss_fn=losses)
+    with pytest.raises(ValueError, match=r"cannot learn those of this model.*sift reference"):
+        sifter.select(batch)

@@ -150,7 +150,13 @@ class HeldOutReference(Reference):
         own = replace(own, tokens=plan.tokens)
         if not isinstance(exit, InputExit):
             exit.bind(frozen, None)
-        exit.prepare(own, frozen, probe)
+        try:
+            exit.prepare(own, frozen, probe)
+        except ValueError as error:  # which advises on exits that choose
+            raise ValueError(
+                f"a HeldOutReference learns to predict losses by a {type(exit).__name__} of its own, and cannot learn "
+                "those of this model and its loss: compute a ReferenceTable (sift reference), which runs the model"
+            ) from error
         return own
 
     def _study(self, plan: Plan) -> None:
