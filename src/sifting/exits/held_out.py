@@ -154,8 +154,8 @@ class HeldOutReference(Reference):
             exit.prepare(own, frozen, probe)
         except ValueError as error:  # which advises on exits that choose
             raise ValueError(
-                f"a HeldOutReference learns to predict losses by a {type(exit).__name__} of its own, and cannot learn "
-                "those of this model and its loss: compute a ReferenceTable (sift reference), which runs the model"
+                f"a HeldOutReference predicts losses by a {type(exit).__name__} of its own, and cannot "
+                "learn those of this model and its loss: compute a ReferenceTable (sift reference)"
             ) from error
         return own
 
